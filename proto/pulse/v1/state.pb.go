@@ -690,6 +690,7 @@ type MetaRow struct {
 	AssignCursor       []byte                 `protobuf:"bytes,14,opt,name=assign_cursor,json=assignCursor,proto3" json:"assign_cursor,omitempty"`                      // queue after which matching goes on, when an entry's bound was reached
 	IdempotencyKeysMax uint64                 `protobuf:"varint,15,opt,name=idempotency_keys_max,json=idempotencyKeysMax,proto3" json:"idempotency_keys_max,omitempty"` // for each namespace
 	FormatLevel        uint32                 `protobuf:"varint,16,opt,name=format_level,json=formatLevel,proto3" json:"format_level,omitempty"`                        // highest command format every voter understands
+	FeedTrimAtUs       int64                  `protobuf:"varint,17,opt,name=feed_trim_at_us,json=feedTrimAtUs,proto3" json:"feed_trim_at_us,omitempty"`                 // when the front of the feed is looked at next
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -832,6 +833,13 @@ func (x *MetaRow) GetIdempotencyKeysMax() uint64 {
 func (x *MetaRow) GetFormatLevel() uint32 {
 	if x != nil {
 		return x.FormatLevel
+	}
+	return 0
+}
+
+func (x *MetaRow) GetFeedTrimAtUs() int64 {
+	if x != nil {
+		return x.FeedTrimAtUs
 	}
 	return 0
 }
@@ -1888,6 +1896,7 @@ type ReceiptRow struct {
 	Disposition   Disposition            `protobuf:"varint,9,opt,name=disposition,proto3,enum=pulse.v1.Disposition" json:"disposition,omitempty"`
 	TimeUs        int64                  `protobuf:"varint,10,opt,name=time_us,json=timeUs,proto3" json:"time_us,omitempty"`
 	Index         uint64                 `protobuf:"varint,11,opt,name=index,proto3" json:"index,omitempty"`
+	Number        uint32                 `protobuf:"varint,12,opt,name=number,proto3" json:"number,omitempty"` // of a renewal: 1, 2, 3 ... inside the attempt
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1995,6 +2004,13 @@ func (x *ReceiptRow) GetTimeUs() int64 {
 func (x *ReceiptRow) GetIndex() uint64 {
 	if x != nil {
 		return x.Index
+	}
+	return 0
+}
+
+func (x *ReceiptRow) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
 	}
 	return 0
 }
@@ -2688,7 +2704,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"Capability\x12\x18\n" +
 	"\ahandler\x18\x01 \x01(\tR\ahandler\x12'\n" +
 	"\x0fhandler_version\x18\x02 \x01(\tR\x0ehandlerVersion\x12'\n" +
-	"\x0fpayload_version\x18\x03 \x01(\tR\x0epayloadVersion\"\xd2\x04\n" +
+	"\x0fpayload_version\x18\x03 \x01(\tR\x0epayloadVersion\"\xf9\x04\n" +
 	"\aMetaRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12#\n" +
 	"\rapplied_index\x18\x02 \x01(\x04R\fappliedIndex\x12!\n" +
@@ -2709,7 +2725,8 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\x10feed_floor_place\x18\r \x01(\rR\x0efeedFloorPlace\x12#\n" +
 	"\rassign_cursor\x18\x0e \x01(\fR\fassignCursor\x120\n" +
 	"\x14idempotency_keys_max\x18\x0f \x01(\x04R\x12idempotencyKeysMax\x12!\n" +
-	"\fformat_level\x18\x10 \x01(\rR\vformatLevel\"L\n" +
+	"\fformat_level\x18\x10 \x01(\rR\vformatLevel\x12%\n" +
+	"\x0ffeed_trim_at_us\x18\x11 \x01(\x03R\ffeedTrimAtUs\"L\n" +
 	"\aOpening\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x17\n" +
 	"\atime_us\x18\x02 \x01(\x03R\x06timeUs\x12\x12\n" +
@@ -2825,7 +2842,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\rresult_digest\x18\x18 \x01(\fR\fresultDigest\x12!\n" +
 	"\fresult_bytes\x18\x19 \x01(\rR\vresultBytes\x12\x18\n" +
 	"\acounted\x18\x1a \x01(\bR\acounted\x123\n" +
-	"\x16cancel_requested_at_us\x18\x1b \x01(\x03R\x13cancelRequestedAtUs\"\xbd\x03\n" +
+	"\x16cancel_requested_at_us\x18\x1b \x01(\x03R\x13cancelRequestedAtUs\"\xd5\x03\n" +
 	"\n" +
 	"ReceiptRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x1d\n" +
@@ -2841,7 +2858,8 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\vdisposition\x18\t \x01(\x0e2\x15.pulse.v1.DispositionR\vdisposition\x12\x17\n" +
 	"\atime_us\x18\n" +
 	" \x01(\x03R\x06timeUs\x12\x14\n" +
-	"\x05index\x18\v \x01(\x04R\x05index\"\xb0\x02\n" +
+	"\x05index\x18\v \x01(\x04R\x05index\x12\x16\n" +
+	"\x06number\x18\f \x01(\rR\x06number\"\xb0\x02\n" +
 	"\vEvidenceRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x1d\n" +
 	"\n" +

@@ -1,0 +1,109 @@
+package state
+
+import (
+	"encoding/binary"
+)
+
+// ID is the identity of a task, attempt, session, instance, queue or namespace.
+type ID = [16]byte
+
+// Tables of the store: the first byte of every key. Numbers inside keys are
+// big-endian, so that byte order is the order the tables are read in.
+const (
+	tableMeta        = 'M' // the MetaRow
+	tableNamespace   = 'n' // namespace
+	tableQueue       = 'q' // queue
+	tableTask        = 't' // namespace, task: tasks that are not over
+	tableDone        = 'd' // namespace, task: SUCCEEDED, FAILED, CANCELLED
+	tablePayload     = 'p' // task
+	tableResult      = 'r' // task
+	tableAttempt     = 'a' // task, attempt
+	tableAttemptBody = 'x' // task, attempt: result of a finish that did not end the task
+	tableReceipt     = 'c' // task, attempt, message
+	tableEvidence    = 'v' // task, attempt, message
+	tableEvidenceRes = 'V' // task, attempt, message: its result
+	tableInstance    = 'i' // namespace, instance
+	tableGateway     = 'g' // gateway id
+	tableKey         = 'k' // namespace, key
+	tableIdempotency = 'I' // namespace, key
+	tableBusiness    = 'b' // namespace, business key: the task's id
+	tableTimer       = 'T' // due, kind, id
+	tableEvent       = 'e' // partition, position
+	tableFeed        = 'f' // namespace, index, place: partition, position
+	tableHistory     = 'h' // task or other aggregate, revision: partition, position
+)
+
+// MetaKey is the key of the MetaRow.
+var MetaKey = []byte{tableMeta}
+
+func key1(table byte, a ID) []byte {
+	k := make([]byte, 0, 17)
+	k = append(k, table)
+	return append(k, a[:]...)
+}
+
+func key2(table byte, a, b ID) []byte {
+	k := make([]byte, 0, 33)
+	k = append(k, table)
+	k = append(k, a[:]...)
+	return append(k, b[:]...)
+}
+
+func key3(table byte, a, b, c ID) []byte {
+	k := make([]byte, 0, 49)
+	k = append(k, table)
+	k = append(k, a[:]...)
+	k = append(k, b[:]...)
+	return append(k, c[:]...)
+}
+
+func keyText(table byte, a ID, text string) []byte {
+	k := make([]byte, 0, 17+len(text))
+	k = append(k, table)
+	k = append(k, a[:]...)
+	return append(k, text...)
+}
+
+func gatewayKey(id string) []byte { return append([]byte{tableGateway}, id...) }
+
+func timerKey(t Timer) []byte {
+	k := make([]byte, 0, 26)
+	k = append(k, tableTimer)
+	k = binary.BigEndian.AppendUint64(k, uint64(t.Due))
+	k = append(k, byte(t.Kind))
+	return append(k, t.ID[:]...)
+}
+
+func eventKey(partition uint32, position uint64) []byte {
+	k := make([]byte, 0, 11)
+	k = append(k, tableEvent)
+	k = binary.BigEndian.AppendUint16(k, uint16(partition))
+	return binary.BigEndian.AppendUint64(k, position)
+}
+
+func feedKey(ns ID, index uint64, place uint32) []byte {
+	k := key1(tableFeed, ns)
+	k = binary.BigEndian.AppendUint64(k, index)
+	return binary.BigEndian.AppendUint32(k, place)
+}
+
+func historyKey(aggregate ID, version uint64) []byte {
+	return binary.BigEndian.AppendUint64(key1(tableHistory, aggregate), version)
+}
+
+func eventPointer(partition uint32, position uint64) []byte {
+	v := binary.BigEndian.AppendUint16(make([]byte, 0, 10), uint16(partition))
+	return binary.BigEndian.AppendUint64(v, position)
+}
+
+// prefixEnd is the first key after all keys that begin with p.
+func prefixEnd(p []byte) []byte {
+	end := append([]byte(nil), p...)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i] != 0xff {
+			end[i]++
+			return end[:i+1]
+		}
+	}
+	return nil
+}

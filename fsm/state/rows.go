@@ -1,0 +1,93 @@
+package state
+
+import (
+	pb "pulse/proto/pulse/v1"
+)
+
+// Rows are shared and read-only once they have been put. Whoever changes one
+// changes a copy from here and puts that. The copies are shallow: slices and
+// nested messages are replaced, never written into.
+
+// CopyTask returns a task row that may be changed.
+func CopyTask(t *pb.TaskRow) *pb.TaskRow {
+	return &pb.TaskRow{
+		Format: t.Format, Id: t.Id, NamespaceId: t.NamespaceId, QueueId: t.QueueId,
+		State: t.State, Revision: t.Revision, Handler: t.Handler, HandlerVersion: t.HandlerVersion,
+		PayloadVersion: t.PayloadVersion, PayloadDigest: t.PayloadDigest, PayloadBytes: t.PayloadBytes,
+		ResultDigest: t.ResultDigest, ResultBytes: t.ResultBytes, BusinessKey: t.BusinessKey,
+		ConcurrencyKey: t.ConcurrencyKey, Priority: t.Priority, AvailableAtUs: t.AvailableAtUs,
+		StartDeadlineAtUs: t.StartDeadlineAtUs, DeadlineAtUs: t.DeadlineAtUs,
+		RecoverySafety: t.RecoverySafety, Retry: t.Retry, AttemptCount: t.AttemptCount,
+		AttemptsExtra: t.AttemptsExtra, CancelRequestedAtUs: t.CancelRequestedAtUs,
+		CompletedAtUs: t.CompletedAtUs, CreatedAtUs: t.CreatedAtUs, UpdatedAtUs: t.UpdatedAtUs,
+		EffectUncertain: t.EffectUncertain, RetryOf: t.RetryOf, ErrorCode: t.ErrorCode, Park: t.Park,
+		Started: t.Started, UnstartedOffers: t.UnstartedOffers, AttemptId: t.AttemptId,
+		AttemptEpoch: t.AttemptEpoch, KeyToken: t.KeyToken, SubmissionHash: t.SubmissionHash,
+		RememberedUntilUs: t.RememberedUntilUs, RetentionMs: t.RetentionMs,
+		CreatedCommandId: t.CreatedCommandId, ReviewCause: t.ReviewCause,
+	}
+}
+
+// CopyAttempt returns an attempt row that may be changed.
+func CopyAttempt(a *pb.AttemptRow) *pb.AttemptRow {
+	return &pb.AttemptRow{
+		Format: a.Format, Id: a.Id, TaskId: a.TaskId, NamespaceId: a.NamespaceId, QueueId: a.QueueId,
+		Epoch: a.Epoch, State: a.State, InstanceId: a.InstanceId, SessionEpoch: a.SessionEpoch,
+		LeasedAtUs: a.LeasedAtUs, StartedAtUs: a.StartedAtUs, EndedAtUs: a.EndedAtUs,
+		LeaseUntilUs: a.LeaseUntilUs, LeaseCapUs: a.LeaseCapUs, TimeoutAtUs: a.TimeoutAtUs,
+		RenewedOpening: a.RenewedOpening, ConcurrencyKey: a.ConcurrencyKey,
+		ConcurrencyToken: a.ConcurrencyToken, Number: a.Number, Renewals: a.Renewals,
+		ErrorCode: a.ErrorCode, Retryable: a.Retryable, EndCause: a.EndCause,
+		ResultDigest: a.ResultDigest, ResultBytes: a.ResultBytes, Counted: a.Counted,
+		CancelRequestedAtUs: a.CancelRequestedAtUs,
+	}
+}
+
+// CopyInstance returns an instance row that may be changed.
+func CopyInstance(i *pb.InstanceRow) *pb.InstanceRow {
+	return &pb.InstanceRow{
+		Format: i.Format, Id: i.Id, NamespaceId: i.NamespaceId, QueueId: i.QueueId,
+		SecretHash: i.SecretHash, Capabilities: i.Capabilities,
+		CancellationNotifications: i.CancellationNotifications, ConcurrencyKeys: i.ConcurrencyKeys,
+		Capacity: i.Capacity, Draining: i.Draining, Sequence: i.Sequence,
+		SequenceCapacity: i.SequenceCapacity, SequenceDrain: i.SequenceDrain, SessionId: i.SessionId,
+		SessionEpoch: i.SessionEpoch, GatewayId: i.GatewayId, GatewayIncarnation: i.GatewayIncarnation,
+		Connected: i.Connected, ConnectedAtUs: i.ConnectedAtUs, DisconnectedAtUs: i.DisconnectedAtUs,
+		EndedAtUs: i.EndedAtUs, RenewedOpening: i.RenewedOpening, Active: i.Active,
+		AssignedIndex: i.AssignedIndex, AssignedPlace: i.AssignedPlace, Hold: i.Hold,
+		HoldUntilUs: i.HoldUntilUs, HoldMs: i.HoldMs, GraceOver: i.GraceOver,
+		CreatedAtUs: i.CreatedAtUs, Peer: i.Peer,
+	}
+}
+
+// CopyQueue returns a queue row that may be changed.
+func CopyQueue(q *pb.QueueRow) *pb.QueueRow {
+	return &pb.QueueRow{
+		Format: q.Format, Id: q.Id, NamespaceId: q.NamespaceId, Name: q.Name, Revision: q.Revision,
+		Settings: q.Settings, Paused: q.Paused, CreatedAtUs: q.CreatedAtUs, UpdatedAtUs: q.UpdatedAtUs,
+	}
+}
+
+// CopyNamespace returns a namespace row that may be changed.
+func CopyNamespace(n *pb.NamespaceRow) *pb.NamespaceRow {
+	return &pb.NamespaceRow{
+		Format: n.Format, Id: n.Id, Name: n.Name, Revision: n.Revision, CreatedAtUs: n.CreatedAtUs,
+		UpdatedAtUs: n.UpdatedAtUs, Queues: n.Queues, IdempotencyKeys: n.IdempotencyKeys,
+	}
+}
+
+// Terminal says whether nothing more will happen to a task in this state.
+func Terminal(s pb.TaskState) bool {
+	return s == pb.TaskState_TASK_STATE_SUCCEEDED || s == pb.TaskState_TASK_STATE_FAILED ||
+		s == pb.TaskState_TASK_STATE_CANCELLED
+}
+
+// Active says whether a task in this state has a live attempt.
+func Active(s pb.TaskState) bool {
+	return s == pb.TaskState_TASK_STATE_LEASED || s == pb.TaskState_TASK_STATE_RUNNING
+}
+
+// AttemptLive says whether an attempt in this state holds its lease.
+func AttemptLive(s pb.AttemptState) bool {
+	return s == pb.AttemptState_ATTEMPT_STATE_LEASED || s == pb.AttemptState_ATTEMPT_STATE_RUNNING
+}
