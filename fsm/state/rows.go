@@ -56,7 +56,7 @@ func CopyInstance(i *pb.InstanceRow) *pb.InstanceRow {
 		EndedAtUs: i.EndedAtUs, RenewedOpening: i.RenewedOpening, Active: i.Active,
 		AssignedIndex: i.AssignedIndex, AssignedPlace: i.AssignedPlace, Hold: i.Hold,
 		HoldUntilUs: i.HoldUntilUs, HoldMs: i.HoldMs, GraceOver: i.GraceOver,
-		CreatedAtUs: i.CreatedAtUs, Peer: i.Peer,
+		CreatedAtUs: i.CreatedAtUs, Peer: i.Peer, Revision: i.Revision,
 	}
 }
 
@@ -65,6 +65,7 @@ func CopyQueue(q *pb.QueueRow) *pb.QueueRow {
 	return &pb.QueueRow{
 		Format: q.Format, Id: q.Id, NamespaceId: q.NamespaceId, Name: q.Name, Revision: q.Revision,
 		Settings: q.Settings, Paused: q.Paused, CreatedAtUs: q.CreatedAtUs, UpdatedAtUs: q.UpdatedAtUs,
+		DeletedAtUs: q.DeletedAtUs,
 	}
 }
 

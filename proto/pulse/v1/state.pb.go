@@ -1168,6 +1168,7 @@ type QueueRow struct {
 	Paused        bool                   `protobuf:"varint,7,opt,name=paused,proto3" json:"paused,omitempty"`
 	CreatedAtUs   int64                  `protobuf:"varint,8,opt,name=created_at_us,json=createdAtUs,proto3" json:"created_at_us,omitempty"`
 	UpdatedAtUs   int64                  `protobuf:"varint,9,opt,name=updated_at_us,json=updatedAtUs,proto3" json:"updated_at_us,omitempty"`
+	DeletedAtUs   int64                  `protobuf:"varint,10,opt,name=deleted_at_us,json=deletedAtUs,proto3" json:"deleted_at_us,omitempty"` // the row stays, so that retained tasks can name their queue
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1261,6 +1262,13 @@ func (x *QueueRow) GetCreatedAtUs() int64 {
 func (x *QueueRow) GetUpdatedAtUs() int64 {
 	if x != nil {
 		return x.UpdatedAtUs
+	}
+	return 0
+}
+
+func (x *QueueRow) GetDeletedAtUs() int64 {
+	if x != nil {
+		return x.DeletedAtUs
 	}
 	return 0
 }
@@ -2158,7 +2166,8 @@ type InstanceRow struct {
 	HoldMs                    int64                  `protobuf:"varint,28,opt,name=hold_ms,json=holdMs,proto3" json:"hold_ms,omitempty"`                  // doubles from 1 s to 60 s while this repeats
 	GraceOver                 bool                   `protobuf:"varint,29,opt,name=grace_over,json=graceOver,proto3" json:"grace_over,omitempty"`         // unstarted attempts were released after the disconnect
 	CreatedAtUs               int64                  `protobuf:"varint,30,opt,name=created_at_us,json=createdAtUs,proto3" json:"created_at_us,omitempty"`
-	Peer                      string                 `protobuf:"bytes,31,opt,name=peer,proto3" json:"peer,omitempty"` // address it connected from, as the gateway saw it
+	Peer                      string                 `protobuf:"bytes,31,opt,name=peer,proto3" json:"peer,omitempty"`          // address it connected from, as the gateway saw it
+	Revision                  uint64                 `protobuf:"varint,32,opt,name=revision,proto3" json:"revision,omitempty"` // grows with registrations, losses and drains, not with heartbeats
 	unknownFields             protoimpl.UnknownFields
 	sizeCache                 protoimpl.SizeCache
 }
@@ -2408,6 +2417,13 @@ func (x *InstanceRow) GetPeer() string {
 		return x.Peer
 	}
 	return ""
+}
+
+func (x *InstanceRow) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 type GatewayRow struct {
@@ -2753,7 +2769,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\fretention_ms\x18\x05 \x01(\x03R\vretentionMs\x12.\n" +
 	"\x13default_deadline_ms\x18\x06 \x01(\x03R\x11defaultDeadlineMs\x12\x1b\n" +
 	"\tageing_ms\x18\a \x01(\x03R\bageingMs\x12:\n" +
-	"\rdefault_retry\x18\b \x01(\v2\x15.pulse.v1.RetryPolicyR\fdefaultRetry\"\x9a\x02\n" +
+	"\rdefault_retry\x18\b \x01(\v2\x15.pulse.v1.RetryPolicyR\fdefaultRetry\"\xbe\x02\n" +
 	"\bQueueRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12!\n" +
@@ -2763,7 +2779,9 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\bsettings\x18\x06 \x01(\v2\x17.pulse.v1.QueueSettingsR\bsettings\x12\x16\n" +
 	"\x06paused\x18\a \x01(\bR\x06paused\x12\"\n" +
 	"\rcreated_at_us\x18\b \x01(\x03R\vcreatedAtUs\x12\"\n" +
-	"\rupdated_at_us\x18\t \x01(\x03R\vupdatedAtUs\"\x8e\f\n" +
+	"\rupdated_at_us\x18\t \x01(\x03R\vupdatedAtUs\x12\"\n" +
+	"\rdeleted_at_us\x18\n" +
+	" \x01(\x03R\vdeletedAtUs\"\x8e\f\n" +
 	"\aTaskRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12!\n" +
@@ -2872,7 +2890,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\fresult_bytes\x18\a \x01(\rR\vresultBytes\x12\x1f\n" +
 	"\vinstance_id\x18\b \x01(\fR\n" +
 	"instanceId\x12\x17\n" +
-	"\atime_us\x18\t \x01(\x03R\x06timeUs\"\xbf\b\n" +
+	"\atime_us\x18\t \x01(\x03R\x06timeUs\"\xdb\b\n" +
 	"\vInstanceRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12!\n" +
@@ -2909,7 +2927,8 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\n" +
 	"grace_over\x18\x1d \x01(\bR\tgraceOver\x12\"\n" +
 	"\rcreated_at_us\x18\x1e \x01(\x03R\vcreatedAtUs\x12\x12\n" +
-	"\x04peer\x18\x1f \x01(\tR\x04peer\"\xc7\x01\n" +
+	"\x04peer\x18\x1f \x01(\tR\x04peer\x12\x1a\n" +
+	"\brevision\x18  \x01(\x04R\brevision\"\xc7\x01\n" +
 	"\n" +
 	"GatewayRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +

@@ -1,0 +1,134 @@
+package state
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/tidwall/btree"
+)
+
+// DumpIndexes writes every structure in memory in one canonical form, so that
+// a rebuilt state can be held against a live one.
+func (s *State) DumpIndexes() string {
+	var b strings.Builder
+	for _, n := range s.Namespaces() {
+		fmt.Fprintf(&b, "namespace %s active %x review %x\n", n.Row.Name, n.active.Items(), n.review.Items())
+	}
+	queues := make([]*Queue, 0, len(s.queues))
+	for _, q := range s.queues { // order-free: sorted below
+		queues = append(queues, q)
+	}
+	slices.SortFunc(queues, func(a, b *Queue) int { return idCompare(a.ID(), b.ID()) })
+	for _, q := range queues {
+		fmt.Fprintf(&b, "queue %x waiting %d active %d review %d instances %d\n",
+			q.Row.Id, q.Waiting, q.Active, q.NeedsReview, q.Instances)
+		for _, c := range q.order {
+			fmt.Fprintf(&b, " class %v capable %d/%d groups %d\n", c.cap, c.capable, c.capableKeys, c.groups)
+			dumpLists(&b, "  plain", &c.plain)
+			dumpLists(&b, "  keyed", &c.keyed)
+			dumpSessions(&b, "  any", c.any)
+			dumpSessions(&b, "  keys", c.keys)
+		}
+	}
+	var keys []string
+	for name, k := range s.keys { // order-free: sorted below
+		var kb strings.Builder
+		holder := []byte(nil)
+		if k.Row != nil {
+			holder = k.Row.TaskId
+		}
+		fmt.Fprintf(&kb, "key %x %q holder %x waiters %d\n", name.ns, name.key, holder, k.Waiters)
+		for _, g := range k.groups {
+			fmt.Fprintf(&kb, " group %x %v\n", g.queue.Row.Id, g.class.cap)
+			dumpLists(&kb, "  ", &g.lists)
+		}
+		keys = append(keys, kb.String())
+	}
+	slices.Sort(keys)
+	b.WriteString(strings.Join(keys, ""))
+	var instances []string
+	for k, i := range s.instances { // order-free: sorted below
+		instances = append(instances, fmt.Sprintf("instance %x/%x attempts %x current %t\n", k.ns, k.id, i.Attempts,
+			s.sessions[ID(i.Row.SessionId)] == i))
+	}
+	slices.Sort(instances)
+	b.WriteString(strings.Join(instances, ""))
+	var gateways []string
+	for id, g := range s.gateways { // order-free: sorted below
+		gateways = append(gateways, fmt.Sprintf("gateway %q row %t sessions %x\n", id, g.row != nil, g.sessions.Items()))
+	}
+	slices.Sort(gateways)
+	b.WriteString(strings.Join(gateways, ""))
+	for _, a := range s.LiveAttempts() {
+		fmt.Fprintf(&b, "attempt %x %s until %d receipts", a.Row.Id, a.Row.State, a.Row.LeaseUntilUs)
+		for _, r := range a.Receipts {
+			fmt.Fprintf(&b, " %x", r.MessageId)
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "tasks %d\n", len(s.tasks))
+	// Both a live and a rebuilt window reach at least this far.
+	limit := s.meta.ClockUs + timerAheadUs
+	s.timers.near.Scan(func(t Timer) bool {
+		if !t.Kind.stored() || t.Due < limit {
+			fmt.Fprintf(&b, "timer %d %d %x %x %q\n", t.Due, t.Kind, t.ID, t.NS, t.Text)
+		}
+		return true
+	})
+	return b.String()
+}
+
+func dumpLists(b *strings.Builder, name string, l *lists) {
+	for p, list := range l.of {
+		if list != nil {
+			fmt.Fprintf(b, "%s %d:", name, p)
+			list.Scan(func(w Waiter) bool {
+				fmt.Fprintf(b, " %d/%x", w.AvailableAt, w.ID)
+				return true
+			})
+			b.WriteByte('\n')
+		}
+	}
+}
+
+func dumpSessions(b *strings.Builder, name string, tree *btree.BTreeG[sessionItem]) {
+	tree.Scan(func(i sessionItem) bool {
+		fmt.Fprintf(b, "%s %x %d/%d %d.%d\n", name, i.instance.Row.SessionId, i.active, i.capacity, i.index, i.place)
+		return true
+	})
+}
+
+// Rows calls fn for every row in key order, until it returns false. Key and
+// value are only good inside the call.
+func (s *State) Rows(fn func(key, value []byte) bool) error {
+	iter, err := s.db.NewIter(&pebble.IterOptions{})
+	if err != nil {
+		return fmt.Errorf("read state: %w", err)
+	}
+	for iter.First(); iter.Valid() && fn(iter.Key(), iter.Value()); iter.Next() {
+	}
+	if err := iter.Close(); err != nil {
+		return fmt.Errorf("read state: %w", err)
+	}
+	return nil
+}
+
+// ScanHash is SHA-256 over all rows in key order: what two replicas with the
+// same log share beside the running hash.
+func (s *State) ScanHash() ([32]byte, error) {
+	h := sha256.New()
+	err := s.Rows(func(key, value []byte) bool {
+		var n [8]byte
+		binary.BigEndian.PutUint32(n[:4], uint32(len(key)))
+		binary.BigEndian.PutUint32(n[4:], uint32(len(value)))
+		_, _ = h.Write(n[:]) // a hash never fails
+		_, _ = h.Write(key)
+		_, _ = h.Write(value)
+		return true
+	})
+	return [32]byte(h.Sum(nil)), err
+}

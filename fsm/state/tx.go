@@ -1,0 +1,553 @@
+package state
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"google.golang.org/protobuf/proto"
+
+	pb "pulse/proto/pulse/v1"
+)
+
+// Tx is the change one log entry makes. Reads see its own writes. It is always
+// committed: whoever puts a row has made all refusals before. A store that
+// cannot be read or holds damaged rows panics, which stops the node.
+type Tx struct {
+	s     *State
+	meta  *pb.MetaRow
+	rows  map[string]*change
+	order []*change // by first touch
+	place uint32    // of the next event
+}
+
+// change is what the entry does to one key.
+type change struct {
+	key   []byte
+	row   proto.Message // encoded at commit; nil with raw
+	raw   []byte
+	gone  bool
+	fresh bool // the store does not have the key: deleting it needs no write
+}
+
+// Begin starts the change of entry index at cluster time now.
+func (s *State) Begin(index, term uint64, now int64) *Tx {
+	if err := s.timers.extend(s.db, now); err != nil {
+		panic(err)
+	}
+	m := proto.CloneOf(s.meta)
+	m.AppliedIndex, m.AppliedTerm = index, term
+	m.ClockUs = max(m.ClockUs, now)
+	return &Tx{s: s, meta: m, rows: map[string]*change{}}
+}
+
+// Now is the cluster clock of the entry.
+func (tx *Tx) Now() int64 { return tx.meta.ClockUs }
+
+// Number is the fencing number of the entry: fence base + index.
+func (tx *Tx) Number() uint64 { return tx.meta.FenceBase + tx.meta.AppliedIndex }
+
+// Meta is the meta row of the entry, to be changed in place.
+func (tx *Tx) Meta() *pb.MetaRow { return tx.meta }
+
+// State gives the indexes, which already hold the entry's changes.
+func (tx *Tx) State() *State { return tx.s }
+
+// Commit writes the entry's rows, the new state hash and the applied index in
+// one unsynced batch.
+func (tx *Tx) Commit() error {
+	s := tx.s
+	if old := s.meta; old.FeedTrimAtUs != tx.meta.FeedTrimAtUs {
+		s.clearTimer(feedTimer(old))
+		s.setTimer(feedTimer(tx.meta))
+	}
+	batch := s.db.NewBatch()
+	h := sha256.New()
+	_, _ = h.Write(s.meta.StateHash) // a hash never fails
+	hashNumber(h, tx.meta.AppliedIndex)
+	hashNumber(h, uint64(tx.meta.ClockUs))
+	var buf []byte
+	for _, c := range tx.order {
+		value := c.raw
+		if c.row != nil && !c.gone {
+			var err error
+			buf, err = proto.MarshalOptions{Deterministic: true}.MarshalAppend(buf[:0], c.row)
+			if err != nil {
+				return fmt.Errorf("encode state row %x: %w", c.key, err)
+			}
+			value = buf
+		}
+		if err := tx.write(batch, h, c, value); err != nil {
+			return fmt.Errorf("write state row %x: %w", c.key, err)
+		}
+	}
+	tx.meta.StateHash = h.Sum(nil)
+	meta, err := proto.MarshalOptions{Deterministic: true}.Marshal(tx.meta)
+	if err != nil {
+		return fmt.Errorf("encode meta row: %w", err)
+	}
+	if err := batch.Set(MetaKey, meta, nil); err != nil {
+		return fmt.Errorf("write meta row: %w", err)
+	}
+	if err := batch.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("commit entry %d: %w", tx.meta.AppliedIndex, err)
+	}
+	s.meta = tx.meta
+	return nil
+}
+
+func (tx *Tx) write(batch *pebble.Batch, h hash.Hash, c *change, value []byte) error {
+	if c.gone {
+		if c.fresh {
+			return nil
+		}
+		hashNumber(h, uint64(len(c.key))<<32|0xffffffff)
+		_, _ = h.Write(c.key)
+		return batch.Delete(c.key, nil)
+	}
+	hashNumber(h, uint64(len(c.key))<<32|uint64(len(value)))
+	_, _ = h.Write(c.key)
+	_, _ = h.Write(value)
+	return batch.Set(c.key, value, nil)
+}
+
+func hashNumber(h hash.Hash, n uint64) {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], n)
+	_, _ = h.Write(b[:])
+}
+
+func (tx *Tx) change(key []byte) *change {
+	c := tx.rows[string(key)]
+	if c == nil {
+		c = &change{key: key}
+		tx.rows[string(key)] = c
+		tx.order = append(tx.order, c)
+	}
+	return c
+}
+
+func (tx *Tx) put(key []byte, row proto.Message) {
+	c := tx.change(key)
+	c.row, c.raw, c.gone = row, nil, false
+}
+
+func (tx *Tx) putRaw(key, value []byte) {
+	c := tx.change(key)
+	c.row, c.raw, c.gone = nil, value, false
+}
+
+// putNew is putRaw for a key that the store is known not to have.
+func (tx *Tx) putNew(key, value []byte) {
+	_, had := tx.rows[string(key)]
+	tx.putRaw(key, value)
+	if !had {
+		tx.rows[string(key)].fresh = true
+	}
+}
+
+func (tx *Tx) del(key []byte) {
+	c := tx.change(key)
+	c.row, c.raw, c.gone = nil, nil, true
+}
+
+// read finds a row in the entry's changes or in the store.
+func read[T any, P rowPtr[T]](tx *Tx, key []byte) P {
+	if c := tx.rows[string(key)]; c != nil {
+		if c.gone {
+			return nil
+		}
+		return c.row.(P)
+	}
+	row := P(new(T))
+	ok, err := getRow(tx.s.db, key, row)
+	if err != nil {
+		panic(err)
+	}
+	if !ok {
+		return nil
+	}
+	return row
+}
+
+func (tx *Tx) readRaw(key []byte) ([]byte, bool) {
+	if c := tx.rows[string(key)]; c != nil {
+		return c.raw, !c.gone
+	}
+	value, ok, err := getRaw(tx.s.db, key)
+	if err != nil {
+		panic(err)
+	}
+	return value, ok
+}
+
+// keysUnder lists the keys with a prefix, the entry's own changes included.
+func (tx *Tx) keysUnder(prefix []byte) [][]byte {
+	var out [][]byte
+	iter, err := tx.s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
+	if err != nil {
+		panic(fmt.Errorf("read state: %w", err))
+	}
+	for iter.First(); iter.Valid(); iter.Next() {
+		if c := tx.rows[string(iter.Key())]; c == nil || !c.gone {
+			out = append(out, bytes.Clone(iter.Key()))
+		}
+	}
+	if err := iter.Close(); err != nil {
+		panic(fmt.Errorf("read state: %w", err))
+	}
+	stored := len(out)
+	for _, c := range tx.order {
+		if !c.gone && bytes.HasPrefix(c.key, prefix) {
+			if _, found := slices.BinarySearchFunc(out[:stored], c.key, bytes.Compare); !found {
+				out = append(out, c.key)
+			}
+		}
+	}
+	slices.SortFunc(out, bytes.Compare)
+	return out
+}
+
+// moveTimer replaces a timer by another; both may be absent.
+func (tx *Tx) moveTimer(from, to Timer) {
+	if from == to {
+		return
+	}
+	if from.Due != 0 {
+		tx.s.clearTimer(from)
+		if from.Kind.stored() {
+			tx.del(timerKey(from))
+		}
+	}
+	if to.Due != 0 {
+		tx.s.setTimer(to)
+		if to.Kind.stored() {
+			tx.putNew(timerKey(to), timerValue(to))
+		}
+	}
+}
+
+// PutNamespace adds or replaces a namespace.
+func (tx *Tx) PutNamespace(row *pb.NamespaceRow) {
+	id := ID(row.Id)
+	if n := tx.s.namespaces[id]; n != nil {
+		n.Row = row
+	} else {
+		tx.s.namespaces[id] = newNamespace(row)
+		tx.s.nsByName[row.Name] = id
+	}
+	tx.put(key1(tableNamespace, id), row)
+}
+
+// DeleteNamespace removes a namespace that has nothing in it any more, and the
+// rows of its deleted queues.
+func (tx *Tx) DeleteNamespace(id ID) {
+	n := tx.s.namespaces[id]
+	delete(tx.s.nsByName, n.Row.Name)
+	delete(tx.s.namespaces, id)
+	var queues []ID
+	for qid, q := range tx.s.queues { // order-free: sorted below
+		if ID(q.Row.NamespaceId) == id {
+			queues = append(queues, qid)
+		}
+	}
+	slices.SortFunc(queues, idCompare)
+	for _, qid := range queues {
+		tx.s.Settled(tx.s.queues[qid])
+		delete(tx.s.queues, qid)
+		tx.del(key1(tableQueue, qid))
+	}
+	tx.del(key1(tableNamespace, id))
+}
+
+// NamespaceEmpty says whether no task, instance, key or remembered answer of
+// the namespace is left.
+func (tx *Tx) NamespaceEmpty(id ID) bool {
+	for _, table := range []byte{tableTask, tableDone, tableInstance, tableKey, tableIdempotency, tableBusiness} {
+		if len(tx.keysUnder(key1(table, id))) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// PutQueue adds or replaces a queue.
+func (tx *Tx) PutQueue(row *pb.QueueRow) {
+	id := ID(row.Id)
+	q := tx.s.queues[id]
+	if q == nil {
+		q = newQueue(row)
+		tx.s.queues[id] = q
+	}
+	q.Row = row
+	name := queueName{ID(row.NamespaceId), row.Name}
+	if row.DeletedAtUs == 0 {
+		tx.s.queueByName[name] = id
+	} else if tx.s.queueByName[name] == id {
+		delete(tx.s.queueByName, name)
+	}
+	tx.s.touch(q)
+	tx.put(key1(tableQueue, id), row)
+}
+
+// Task finds a task of a namespace, whatever its state.
+func (tx *Tx) Task(ns, id ID) *pb.TaskRow {
+	if t := tx.s.tasks[id]; t != nil {
+		if ID(t.NamespaceId) != ns {
+			return nil
+		}
+		return t
+	}
+	if t := read[pb.TaskRow](tx, key2(tableTask, ns, id)); t != nil {
+		return t
+	}
+	return read[pb.TaskRow](tx, key2(tableDone, ns, id))
+}
+
+// PutTask replaces old by row; old is nil for a new task.
+func (tx *Tx) PutTask(old, row *pb.TaskRow) {
+	ns, id := ID(row.NamespaceId), ID(row.Id)
+	var from Timer
+	if old != nil {
+		tx.s.unindexTask(old)
+		from = taskTimer(old)
+	}
+	tx.s.indexTask(row)
+	tx.moveTimer(from, taskTimer(row))
+	if Terminal(row.State) {
+		if old != nil && !Terminal(old.State) {
+			tx.del(key2(tableTask, ns, id))
+		}
+		tx.put(key2(tableDone, ns, id), row)
+		return
+	}
+	tx.put(key2(tableTask, ns, id), row)
+}
+
+// PurgeTask removes a task that is over, with its payload, result, attempts,
+// receipts and evidence. Its events stay until they leave the feed.
+func (tx *Tx) PurgeTask(row *pb.TaskRow) {
+	ns, id := ID(row.NamespaceId), ID(row.Id)
+	tx.s.unindexTask(row)
+	tx.moveTimer(taskTimer(row), Timer{})
+	tx.del(key2(tableDone, ns, id))
+	tx.del(key1(tablePayload, id))
+	if row.ResultBytes > 0 {
+		tx.del(key1(tableResult, id))
+	}
+	for _, table := range []byte{tableAttempt, tableAttemptBody, tableReceipt, tableEvidence, tableEvidenceRes} {
+		for _, key := range tx.keysUnder(key1(table, id)) {
+			tx.del(key)
+		}
+	}
+	if row.BusinessKey != "" {
+		tx.del(keyText(tableBusiness, ns, row.BusinessKey))
+	}
+}
+
+// PutPayload stores a task's payload, once.
+func (tx *Tx) PutPayload(task ID, data []byte) { tx.putRaw(key1(tablePayload, task), data) }
+
+// Payload reads a task's payload.
+func (tx *Tx) Payload(task ID) []byte {
+	data, _ := tx.readRaw(key1(tablePayload, task))
+	return data
+}
+
+// PutResult stores the result a task ended with.
+func (tx *Tx) PutResult(task ID, data []byte) { tx.putRaw(key1(tableResult, task), data) }
+
+// Result reads it.
+func (tx *Tx) Result(task ID) []byte {
+	data, _ := tx.readRaw(key1(tableResult, task))
+	return data
+}
+
+// PutAttemptResult stores the result of a finish that did not end its task.
+func (tx *Tx) PutAttemptResult(task, attempt ID, data []byte) {
+	tx.putRaw(key2(tableAttemptBody, task, attempt), data)
+}
+
+// Attempt finds an attempt of a task.
+func (tx *Tx) Attempt(task, id ID) *pb.AttemptRow {
+	if a := tx.s.attempts[id]; a != nil {
+		if ID(a.Row.TaskId) != task {
+			return nil
+		}
+		return a.Row
+	}
+	return read[pb.AttemptRow](tx, key2(tableAttempt, task, id))
+}
+
+// PutAttempt replaces old by row; old is nil for a new attempt. An attempt
+// that is over leaves memory.
+func (tx *Tx) PutAttempt(old, row *pb.AttemptRow) {
+	id := ID(row.Id)
+	instance := tx.s.instances[instanceKey{ID(row.NamespaceId), ID(row.InstanceId)}]
+	var from Timer
+	if old != nil {
+		from = attemptTimer(old)
+	}
+	tx.moveTimer(from, attemptTimer(row))
+	switch {
+	case !AttemptLive(row.State):
+		delete(tx.s.attempts, id)
+		if instance != nil {
+			instance.dropAttempt(id)
+		}
+	case old == nil:
+		tx.s.attempts[id] = &Attempt{Row: row}
+		instance.addAttempt(id)
+	default:
+		tx.s.attempts[id].Row = row
+	}
+	tx.put(key2(tableAttempt, ID(row.TaskId), id), row)
+}
+
+// Receipt finds the receipt of an operation on an attempt.
+func (tx *Tx) Receipt(task, attempt, message ID) *pb.ReceiptRow {
+	if a := tx.s.attempts[attempt]; a != nil {
+		for _, r := range a.Receipts {
+			if ID(r.MessageId) == message {
+				return r
+			}
+		}
+		return nil
+	}
+	return read[pb.ReceiptRow](tx, key3(tableReceipt, task, attempt, message))
+}
+
+// PutReceipt keeps the receipt of an operation; of renewals the latest
+// renewalsMax are kept.
+func (tx *Tx) PutReceipt(task, attempt ID, row *pb.ReceiptRow, renewalsMax int) {
+	tx.put(key3(tableReceipt, task, attempt, ID(row.MessageId)), row)
+	a := tx.s.attempts[attempt]
+	if a == nil {
+		return
+	}
+	at, _ := slices.BinarySearchFunc(a.Receipts, row, receiptOrder)
+	a.Receipts = slices.Insert(slices.Clone(a.Receipts), at, row)
+	if row.Operation != pb.Operation_OPERATION_RENEW {
+		return
+	}
+	renewals, oldest := 0, -1
+	for i, r := range a.Receipts {
+		if r.Operation == pb.Operation_OPERATION_RENEW {
+			if oldest < 0 {
+				oldest = i
+			}
+			renewals++
+		}
+	}
+	if renewals > renewalsMax {
+		tx.del(key3(tableReceipt, task, attempt, ID(a.Receipts[oldest].MessageId)))
+		a.Receipts = slices.Delete(a.Receipts, oldest, oldest+1)
+	}
+}
+
+// EvidenceCount counts the evidence kept with an attempt.
+func (tx *Tx) EvidenceCount(task, attempt ID) int {
+	return len(tx.keysUnder(key2(tableEvidence, task, attempt)))
+}
+
+// PutEvidence keeps a late finish with its attempt.
+func (tx *Tx) PutEvidence(task, attempt ID, row *pb.EvidenceRow, result []byte) {
+	tx.put(key3(tableEvidence, task, attempt, ID(row.MessageId)), row)
+	tx.putRaw(key3(tableEvidenceRes, task, attempt, ID(row.MessageId)), result)
+}
+
+// PutInstance adds an instance or replaces its row.
+func (tx *Tx) PutInstance(row *pb.InstanceRow) {
+	k := instanceKey{ID(row.NamespaceId), ID(row.Id)}
+	i := tx.s.instances[k]
+	if i == nil {
+		i = &Instance{}
+		tx.s.instances[k] = i
+	} else {
+		tx.s.unindexInstance(i)
+	}
+	i.Row = row
+	tx.s.indexInstance(i)
+	tx.put(key2(tableInstance, k.ns, k.id), row)
+}
+
+// DeleteInstance forgets an instance without live attempts.
+func (tx *Tx) DeleteInstance(i *Instance) {
+	if len(i.Attempts) > 0 {
+		panic("state: an instance with live attempts cannot be forgotten")
+	}
+	k := i.key()
+	tx.s.unindexInstance(i)
+	delete(tx.s.instances, k)
+	tx.del(key2(tableInstance, k.ns, k.id))
+}
+
+// PutGateway adds or replaces a gateway's row.
+func (tx *Tx) PutGateway(row *pb.GatewayRow) {
+	g := tx.s.gateway(row.Id)
+	if g.row != nil {
+		tx.s.clearTimer(gatewayTimer(g.row))
+	}
+	g.row = row
+	tx.s.setTimer(gatewayTimer(row))
+	tx.put(gatewayKey(row.Id), row)
+}
+
+// DeleteGateway forgets a gateway.
+func (tx *Tx) DeleteGateway(id string) {
+	g := tx.s.gateway(id)
+	if g.row != nil {
+		tx.s.clearTimer(gatewayTimer(g.row))
+		g.row = nil
+		tx.del(gatewayKey(id))
+	}
+	tx.s.dropGateway(id, g)
+}
+
+// HoldKey records who holds a key.
+func (tx *Tx) HoldKey(row *pb.KeyRow) {
+	ns := ID(row.NamespaceId)
+	tx.s.setKey(keyName{ns, row.Key}, row)
+	tx.put(keyText(tableKey, ns, row.Key), row)
+}
+
+// FreeKey records that nobody holds a key.
+func (tx *Tx) FreeKey(ns ID, key string) {
+	tx.s.setKey(keyName{ns, key}, nil)
+	tx.del(keyText(tableKey, ns, key))
+}
+
+// Business finds the task that carries a business key.
+func (tx *Tx) Business(ns ID, key string) (ID, bool) {
+	data, ok := tx.readRaw(keyText(tableBusiness, ns, key))
+	if !ok {
+		return ID{}, false
+	}
+	return ID(data), true
+}
+
+// PutBusiness records it.
+func (tx *Tx) PutBusiness(ns ID, key string, task ID) {
+	tx.putRaw(keyText(tableBusiness, ns, key), task[:])
+}
+
+// Idempotency finds the answer remembered under an Idempotency-Key.
+func (tx *Tx) Idempotency(ns ID, key string) *pb.IdempotencyRow {
+	return read[pb.IdempotencyRow](tx, keyText(tableIdempotency, ns, key))
+}
+
+// PutIdempotency remembers an answer.
+func (tx *Tx) PutIdempotency(row *pb.IdempotencyRow) {
+	tx.put(keyText(tableIdempotency, ID(row.NamespaceId), row.Key), row)
+	tx.moveTimer(Timer{}, idempotencyTimer(row))
+}
+
+// DeleteIdempotency forgets one.
+func (tx *Tx) DeleteIdempotency(row *pb.IdempotencyRow) {
+	tx.moveTimer(idempotencyTimer(row), Timer{})
+	tx.del(keyText(tableIdempotency, ID(row.NamespaceId), row.Key))
+}
