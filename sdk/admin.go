@@ -1,0 +1,231 @@
+package sdk
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Queue is a queue with its settings and how it stands.
+type Queue struct {
+	ID        string    `json:"id"`
+	Name      string    `json:"name"`
+	Namespace string    `json:"namespace"`
+	Revision  uint64    `json:"revision,string"`
+	CreatedAt time.Time `json:"created_at,omitzero"`
+	UpdatedAt time.Time `json:"updated_at,omitzero"`
+	QueueSettings
+
+	Waiting     uint64 `json:"waiting,string"`
+	Active      uint64 `json:"active,string"`
+	NeedsReview uint64 `json:"needs_review,string"`
+}
+
+// QueueSettings are what PutQueue sets; zero takes the default.
+type QueueSettings struct {
+	LeaseDurationMillis   int64        `json:"lease_duration_ms,omitempty"`
+	OfferDurationMillis   int64        `json:"offer_duration_ms,omitempty"`
+	MaxActive             int          `json:"max_active,omitempty"` // 0 = no cap
+	MaxWaiting            uint64       `json:"max_waiting,omitempty,string"`
+	RetentionMillis       int64        `json:"retention_ms,omitempty"`
+	DefaultDeadlineMillis int64        `json:"default_deadline_ms,omitempty"`
+	AgeingMillis          int64        `json:"ageing_ms,omitempty"` // 0 = off
+	DefaultRetry          *RetryPolicy `json:"default_retry,omitempty"`
+	Paused                bool         `json:"paused,omitempty"`
+}
+
+// PutQueue creates a queue or replaces its settings.
+func (c *Client) PutQueue(ctx context.Context, name string, settings QueueSettings, opts ...CallOption) (*Queue, error) {
+	body, err := marshal(struct {
+		QueueSettings
+		ExpectedRevision uint64 `json:"expected_revision,omitempty,string"`
+	}{settings, options(opts).expectedRevision})
+	if err != nil {
+		return nil, err
+	}
+	return c.changeQueue(ctx, http.MethodPut, c.queuePath(name), body, opts)
+}
+
+// PauseQueue stops assignments from a queue; it keeps taking tasks.
+func (c *Client) PauseQueue(ctx context.Context, name string, opts ...CallOption) (*Queue, error) {
+	return c.changeQueue(ctx, http.MethodPost, c.queuePath(name)+":pause", nil, opts)
+}
+
+// ResumeQueue lets a paused queue go on.
+func (c *Client) ResumeQueue(ctx context.Context, name string, opts ...CallOption) (*Queue, error) {
+	return c.changeQueue(ctx, http.MethodPost, c.queuePath(name)+":resume", nil, opts)
+}
+
+func (c *Client) changeQueue(ctx context.Context, method, path string, body []byte, opts []CallOption) (*Queue, error) {
+	queue := new(Queue)
+	if err := c.change(ctx, method, path, body, queue, opts); err != nil {
+		return nil, err
+	}
+	return queue, nil
+}
+
+// DeleteQueue removes an empty queue.
+func (c *Client) DeleteQueue(ctx context.Context, name string, opts ...CallOption) error {
+	return c.change(ctx, http.MethodDelete, c.queuePath(name), nil, nil, opts)
+}
+
+// Queue reads a queue.
+func (c *Client) Queue(ctx context.Context, name string, opts ...CallOption) (*Queue, error) {
+	queue := new(Queue)
+	if err := c.read(ctx, c.queuePath(name), nil, queue, opts); err != nil {
+		return nil, err
+	}
+	return queue, nil
+}
+
+// Queues walks over the queues of the namespace.
+func (c *Client) Queues(ctx context.Context, opts ...CallOption) iter.Seq2[*Queue, error] {
+	return walk[*Queue](ctx, c, c.path("/queues"), nil, "queues", opts)
+}
+
+// WorkerInfo is a worker instance as the cluster sees it.
+type WorkerInfo struct {
+	InstanceID      string       `json:"instance_id"`
+	Namespace       string       `json:"namespace,omitempty"`
+	Queue           string       `json:"queue"`
+	State           string       `json:"state"` // connected, draining, disconnected, ended
+	Capacity        int          `json:"capacity"`
+	Active          int          `json:"active"`
+	Draining        bool         `json:"draining,omitempty"`
+	Capabilities    []Capability `json:"capabilities,omitempty"`
+	ConcurrencyKeys bool         `json:"concurrency_keys,omitempty"`
+	SessionID       string       `json:"session_id,omitempty"`
+	SessionEpoch    uint64       `json:"session_epoch,omitempty,string"`
+	GatewayID       string       `json:"gateway_id,omitempty"`
+	ConnectedAt     time.Time    `json:"connected_at,omitzero"`
+	DisconnectedAt  time.Time    `json:"disconnected_at,omitzero"`
+	ExpiresAt       time.Time    `json:"expires_at,omitzero"`
+}
+
+// Capability is what a worker can run.
+type Capability struct {
+	Handler        string `json:"handler"`
+	HandlerVersion string `json:"handler_version"`
+	PayloadVersion string `json:"payload_version"`
+}
+
+// Workers walks over the worker instances of the namespace.
+func (c *Client) Workers(ctx context.Context, opts ...CallOption) iter.Seq2[*WorkerInfo, error] {
+	return walk[*WorkerInfo](ctx, c, c.path("/workers"), nil, "workers", opts)
+}
+
+// Worker reads one worker instance.
+func (c *Client) Worker(ctx context.Context, instanceID string, opts ...CallOption) (*WorkerInfo, error) {
+	worker := new(WorkerInfo)
+	if err := c.read(ctx, c.path("/workers/"+escape(instanceID)), nil, worker, opts); err != nil {
+		return nil, err
+	}
+	return worker, nil
+}
+
+// DrainWorker gives a worker no new tasks from now on; it finishes what it has.
+func (c *Client) DrainWorker(ctx context.Context, instanceID string, opts ...CallOption) (*WorkerInfo, error) {
+	worker := new(WorkerInfo)
+	if err := c.change(ctx, http.MethodPost, c.path("/workers/"+escape(instanceID)+":drain"), nil, worker, opts); err != nil {
+		return nil, err
+	}
+	return worker, nil
+}
+
+// Key is a concurrency key that is held or waited for.
+type Key struct {
+	Key          string    `json:"key"`
+	HolderTaskID string    `json:"holder_task_id,omitempty"` // "" = free
+	AttemptID    string    `json:"attempt_id,omitempty"`
+	Token        uint64    `json:"token,omitempty,string"`
+	AcquiredAt   time.Time `json:"acquired_at,omitzero"`
+	InReview     bool      `json:"in_review,omitempty"` // kept by a task in NEEDS_REVIEW
+	Waiters      uint64    `json:"waiters,omitempty,string"`
+}
+
+// Keys walks over the concurrency keys that are held or waited for.
+func (c *Client) Keys(ctx context.Context, opts ...CallOption) iter.Seq2[*Key, error] {
+	return walk[*Key](ctx, c, c.path("/keys"), nil, "keys", opts)
+}
+
+// Key reads one concurrency key; nobody holding it is no error.
+func (c *Client) Key(ctx context.Context, key string, opts ...CallOption) (*Key, error) {
+	out := new(Key)
+	if err := c.read(ctx, c.path("/keys/"+escape(key)), nil, out, opts); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// FreeKey takes a key from its holder. The note says why; it is recorded.
+func (c *Client) FreeKey(ctx context.Context, key, note string, opts ...CallOption) (*Key, error) {
+	body, err := marshal(map[string]string{"note": note})
+	if err != nil {
+		return nil, err
+	}
+	out := new(Key)
+	if err := c.change(ctx, http.MethodPost, c.path("/keys/"+escape(key)+":free"), body, out, opts); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Namespace is a namespace.
+type Namespace struct {
+	ID        string    `json:"id"`
+	Name      string    `json:"name"`
+	Revision  uint64    `json:"revision,string"`
+	CreatedAt time.Time `json:"created_at,omitzero"`
+	UpdatedAt time.Time `json:"updated_at,omitzero"`
+}
+
+// PutNamespace creates a namespace if it does not exist.
+func (c *Client) PutNamespace(ctx context.Context, name string, opts ...CallOption) (*Namespace, error) {
+	out := new(Namespace)
+	if err := c.change(ctx, http.MethodPut, "/v1/namespaces/"+escape(name), []byte("{}"), out, opts); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// DeleteNamespace removes an empty namespace.
+func (c *Client) DeleteNamespace(ctx context.Context, name string, opts ...CallOption) error {
+	return c.change(ctx, http.MethodDelete, "/v1/namespaces/"+escape(name), nil, nil, opts)
+}
+
+// Namespaces walks over all namespaces.
+func (c *Client) Namespaces(ctx context.Context, opts ...CallOption) iter.Seq2[*Namespace, error] {
+	return walk[*Namespace](ctx, c, "/v1/namespaces", nil, "namespaces", opts)
+}
+
+// Cluster reads the state of the cluster as JSON: it is for people and grows
+// with them.
+func (c *Client) Cluster(ctx context.Context, opts ...CallOption) (json.RawMessage, error) {
+	var out json.RawMessage
+	if err := c.read(ctx, "/v1/cluster", nil, &out, opts); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Backup streams a consistent copy of the whole state, made while the cluster
+// goes on. A stream that breaks off ends with an error; the caller closes it.
+func (c *Client) Backup(ctx context.Context) (io.ReadCloser, error) {
+	if c.fault != nil {
+		return nil, c.fault
+	}
+	var answer *http.Response
+	r := request{method: http.MethodGet, path: "/v1/cluster/backup", query: url.Values{}}
+	err := c.api.persist(ctx, r.path, func(ctx context.Context) (err error) {
+		answer, err = c.api.send(ctx, r)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return answer.Body, nil
+}

@@ -1,0 +1,263 @@
+package sdk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+const (
+	// DefaultAddr is where a node listens unless told otherwise.
+	DefaultAddr = "http://127.0.0.1:7400"
+	// DefaultName is the namespace, and the queue in it, that every cluster has.
+	DefaultName = "default"
+
+	batchTasksMax = 1000    // of one request
+	batchBytesMax = 7 << 20 // below the 8 MiB that the API takes
+)
+
+// ClientOptions say where the cluster is. The zero value is a cluster started
+// with pulse dev on this machine.
+type ClientOptions struct {
+	Addr      string   // one address of a node or of a balancer; default DefaultAddr
+	Addrs     []string // or several; another is tried when one fails
+	Namespace string   // default "default"
+	Queue     string   // of TaskSpecs that name none; default "default"
+	Token     string
+	// HTTPClient carries TLS settings and proxies. Leave its Timeout at zero:
+	// waiting and watching are long requests, and every other has a limit.
+	HTTPClient *http.Client
+	Logger     *slog.Logger // default slog.Default()
+}
+
+// Client submits tasks and looks after them. It is safe from any goroutine and
+// needs no closing.
+//
+// A call repeats what failed in a way that may pass (no leader, a full queue, an
+// unknown result, a network error) until its context ends. That is safe: every
+// call that changes something carries an Idempotency-Key of its own, under
+// which the cluster answers a repeat with the first answer. So give each call a
+// context with an end.
+type Client struct {
+	api       *api
+	fault     error // of the options; every call returns it
+	namespace string
+	queue     string
+}
+
+// NewClient makes a client; it connects to nothing before the first call.
+func NewClient(options ClientOptions) *Client {
+	addrs := options.Addrs
+	if options.Addr != "" {
+		addrs = append([]string{options.Addr}, addrs...)
+	}
+	c := &Client{
+		namespace: orDefault(options.Namespace, DefaultName),
+		queue:     orDefault(options.Queue, DefaultName),
+	}
+	c.api, c.fault = newAPI(addrs, options.Token, options.HTTPClient, options.Logger)
+	return c
+}
+
+// InNamespace is the same client for another namespace.
+func (c *Client) InNamespace(namespace string) *Client {
+	other := *c
+	other.namespace = namespace
+	return &other
+}
+
+// CallOption changes one call.
+type CallOption func(*callOptions)
+
+type callOptions struct {
+	key              string
+	expectedRevision uint64
+	query            url.Values
+}
+
+// WithIdempotencyKey gives a call a key of your own, so that a repeat by
+// another process within 24 hours gets the first answer too. The same key with
+// other content is refused with operation_conflict.
+func WithIdempotencyKey(key string) CallOption { return func(o *callOptions) { o.key = key } }
+
+// WithExpectedRevision refuses a change with revision_conflict unless the task
+// or queue is at this revision.
+func WithExpectedRevision(revision uint64) CallOption {
+	return func(o *callOptions) { o.expectedRevision = revision }
+}
+
+// WithStaleRead lets any node answer a read from what it has.
+func WithStaleRead() CallOption {
+	return func(o *callOptions) { o.query.Set("consistency", "stale") }
+}
+
+func options(given []CallOption) callOptions {
+	o := callOptions{query: url.Values{}}
+	for _, option := range given {
+		option(&o)
+	}
+	if o.key == "" {
+		o.key = newKey()
+	}
+	return o
+}
+
+// read and change are the two kinds of calls: a GET, and everything else.
+
+func (c *Client) read(ctx context.Context, path string, query url.Values, out any, given []CallOption) error {
+	if c.fault != nil {
+		return c.fault
+	}
+	o := options(given)
+	for name, values := range query {
+		o.query[name] = values
+	}
+	return c.api.call(ctx, request{method: http.MethodGet, path: path, query: o.query}, out)
+}
+
+func (c *Client) change(ctx context.Context, method, path string, body []byte, out any, given []CallOption) error {
+	if c.fault != nil {
+		return c.fault
+	}
+	return c.api.call(ctx, request{method: method, path: path, body: body, key: options(given).key}, out)
+}
+
+func (c *Client) path(elements string) string {
+	return "/v1/namespaces/" + escape(c.namespace) + elements
+}
+
+func (c *Client) queuePath(queue string) string {
+	return c.path("/queues/" + escape(orDefault(queue, c.queue)))
+}
+
+func (c *Client) taskPath(id string) string { return c.path("/tasks/" + escape(id)) }
+
+// Submit hands a task to the cluster. Once it returns without an error the task
+// survives any single node.
+func (c *Client) Submit(ctx context.Context, spec TaskSpec, opts ...CallOption) (*TaskInfo, error) {
+	body, err := spec.encode()
+	if err != nil {
+		return nil, err
+	}
+	return c.changeTask(ctx, c.queuePath(spec.Queue)+"/tasks", body, opts)
+}
+
+func (c *Client) changeTask(ctx context.Context, path string, body []byte, opts []CallOption) (*TaskInfo, error) {
+	task := new(TaskInfo)
+	if err := c.change(ctx, http.MethodPost, path, body, task, opts); err != nil {
+		return nil, err
+	}
+	return task, nil
+}
+
+// BatchItem is the outcome of one task of a batch: a task, or why there is none.
+type BatchItem struct {
+	Task *TaskInfo
+	Err  error
+}
+
+// UnmarshalJSON reads a task or {"error": problem}.
+func (i *BatchItem) UnmarshalJSON(text []byte) error {
+	var item struct {
+		*TaskInfo
+		Error *problem `json:"error"`
+	}
+	if err := json.Unmarshal(text, &item); err != nil {
+		return err
+	}
+	switch {
+	case item.Error != nil:
+		*i = BatchItem{Err: item.Error.refusal()}
+	case item.TaskInfo != nil:
+		*i = BatchItem{Task: item.TaskInfo}
+	default:
+		return errors.New("neither a task nor an error")
+	}
+	return nil
+}
+
+// SubmitBatch submits many tasks to one queue ("" is the client's), in as few
+// requests as the limits allow. It is not atomic: each task stands for itself,
+// in the order given, and items that were refused for the moment are submitted
+// again until ctx ends. The answer has an item for each task whose request was
+// answered; if err is not nil, those at the end are missing and may or may not
+// have been taken: repeat the whole call under the same WithIdempotencyKey to
+// find out.
+func (c *Client) SubmitBatch(ctx context.Context, queue string, specs []TaskSpec, opts ...CallOption) ([]BatchItem, error) {
+	o := options(opts)
+	items := make([]BatchItem, 0, len(specs))
+	encoded := make([][]byte, len(specs))
+	for i := range specs {
+		var err error
+		if encoded[i], err = specs[i].encode(); err != nil {
+			return nil, fmt.Errorf("task %d: %w", i, err)
+		}
+	}
+	for first := 0; first < len(encoded); {
+		body, count := batchBody(encoded[first:])
+		// The key names the place of the request in the batch, so that the same
+		// batch is cut and keyed the same way whoever repeats it.
+		key := o.key + "/" + strconv.Itoa(first)
+		answer, err := c.submitChunk(ctx, queue, body, count, key)
+		items = append(items, answer...)
+		if err != nil {
+			return items, err
+		}
+		first += count
+	}
+	return items, nil
+}
+
+// batchBody packs as many tasks as one request may carry, at least one.
+func batchBody(tasks [][]byte) (body []byte, count int) {
+	body = append(body, `{"tasks":[`...)
+	for _, task := range tasks {
+		if count > 0 && (count == batchTasksMax || len(body)+len(task) > batchBytesMax) {
+			break
+		}
+		if count > 0 {
+			body = append(body, ',')
+		}
+		body = append(body, task...)
+		count++
+	}
+	return append(body, "]}"...), count
+}
+
+// submitChunk repeats a request until none of its items was refused for the
+// moment only; those already taken answer as before, because an item is keyed by
+// the request's key and its place. When ctx ends the last answer stands.
+func (c *Client) submitChunk(ctx context.Context, queue string, body []byte, count int, key string) ([]BatchItem, error) {
+	if c.fault != nil {
+		return nil, c.fault
+	}
+	r := request{method: http.MethodPost, path: c.queuePath(queue) + "/tasks:batch", body: body, key: key}
+	var items []BatchItem
+	err := c.api.persist(ctx, r.path, func(ctx context.Context) error {
+		var answer struct {
+			Results []BatchItem `json:"results"`
+		}
+		if err := c.api.try(ctx, r, &answer); err != nil {
+			return err
+		}
+		if len(answer.Results) != count {
+			return &answerError{fmt.Errorf("%d results for %d tasks", len(answer.Results), count)}
+		}
+		items = answer.Results
+		for i := range items {
+			if items[i].Err != nil && mayRetry(items[i].Err) {
+				return items[i].Err
+			}
+		}
+		return nil
+	})
+	if items != nil && err != nil && ctx.Err() != nil {
+		return items, nil
+	}
+	return items, err
+}

@@ -1,0 +1,233 @@
+package sdk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"pulse/schema"
+)
+
+// waitPoll is how long one request of Wait may wait at the gateway.
+const waitPoll = 25 * time.Second
+
+// Get reads a task.
+func (c *Client) Get(ctx context.Context, id string, opts ...CallOption) (*TaskInfo, error) {
+	return c.getTask(ctx, id, nil, opts)
+}
+
+func (c *Client) getTask(ctx context.Context, id string, query url.Values, opts []CallOption) (*TaskInfo, error) {
+	task := new(TaskInfo)
+	if err := c.read(ctx, c.taskPath(id), query, task, opts); err != nil {
+		return nil, err
+	}
+	return task, nil
+}
+
+// Wait returns the task once it is settled: SUCCEEDED, FAILED, CANCELLED, or
+// NEEDS_REVIEW, which waits for a person. It outlasts restarts of the cluster.
+func (c *Client) Wait(ctx context.Context, id string) (*TaskInfo, error) {
+	if c.fault != nil {
+		return nil, c.fault
+	}
+	for {
+		r := request{method: http.MethodGet, path: c.taskPath(id), try: waitPoll + callTimeout, query: url.Values{
+			"wait_state": {"terminal"}, "timeout_ms": {strconv.FormatInt(waitPoll.Milliseconds(), 10)},
+		}}
+		task := new(TaskInfo)
+		started := time.Now()
+		if err := c.api.call(ctx, r, task); err != nil {
+			return nil, err
+		}
+		if task.State.Settled() {
+			return task, nil
+		}
+		// An answer that came at once did not wait; asking again at once would
+		// be a loop without a brake.
+		if time.Since(started) < time.Second && !pause(ctx, time.Second) {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Cancel asks that a task not be run, or be stopped if it is running. The task
+// it returns may still be RUNNING: a handler is told and decides how it ends.
+func (c *Client) Cancel(ctx context.Context, id string, opts ...CallOption) (*TaskInfo, error) {
+	return c.actOn(ctx, id, "cancel", taskChange{}, nil, opts)
+}
+
+// Retry submits a task that is SUCCEEDED, FAILED or CANCELLED again, as a new
+// task, which it returns.
+func (c *Client) Retry(ctx context.Context, id string, opts ...CallOption) (*TaskInfo, error) {
+	return c.actOn(ctx, id, "retry", taskChange{}, nil, opts)
+}
+
+// ReviewDecision is what an operator found out about a task in NEEDS_REVIEW.
+type ReviewDecision string
+
+// The decisions of a review.
+const (
+	ReviewSucceeded ReviewDecision = "SUCCEEDED"
+	ReviewFailed    ReviewDecision = "FAILED"
+	ReviewCancelled ReviewDecision = "CANCELLED"
+	ReviewRetry     ReviewDecision = "RETRY"
+)
+
+// Review is a decision about a task in NEEDS_REVIEW. It is recorded.
+type Review struct {
+	Decision   ReviewDecision
+	Note       string    // why; always needed
+	Result     any       // with ReviewSucceeded, optional
+	ErrorCode  string    // with ReviewFailed
+	DeadlineAt time.Time // with ReviewRetry, when the task's own has passed
+}
+
+// Review settles a task in NEEDS_REVIEW, or sends it back to WAITING.
+func (c *Client) Review(ctx context.Context, id string, review Review, opts ...CallOption) (*TaskInfo, error) {
+	var result json.RawMessage
+	if review.Result != nil {
+		var err error
+		if result, err = toJSON(review.Result); err != nil {
+			return nil, err
+		}
+	}
+	return c.actOn(ctx, id, "review", taskChange{
+		Decision: review.Decision, Note: review.Note, ErrorCode: review.ErrorCode, DeadlineAt: wireTime(review.DeadlineAt),
+	}, result, opts)
+}
+
+// taskChange is the body of what is done to a task; each verb uses its part.
+type taskChange struct {
+	ExpectedRevision uint64         `json:"expected_revision,omitempty,string"`
+	Decision         ReviewDecision `json:"decision,omitempty"`
+	Note             string         `json:"note,omitempty"`
+	ErrorCode        string         `json:"error_code,omitempty"`
+	DeadlineAt       *schema.Time   `json:"deadline_at,omitempty"`
+}
+
+func (c *Client) actOn(ctx context.Context, id, verb string, change taskChange, result json.RawMessage, opts []CallOption) (*TaskInfo, error) {
+	change.ExpectedRevision = options(opts).expectedRevision
+	body, err := marshal(change)
+	if err == nil && result != nil {
+		body, err = withMember(change, "result", result)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.changeTask(ctx, c.taskPath(id)+":"+verb, body, opts)
+}
+
+// Attempts reads every run of a task that is kept, oldest first, with the
+// receipts of its operations and the evidence that arrived too late.
+func (c *Client) Attempts(ctx context.Context, id string, opts ...CallOption) ([]Attempt, error) {
+	var answer struct {
+		Attempts []Attempt `json:"attempts"`
+	}
+	if err := c.read(ctx, c.taskPath(id)+"/attempts", nil, &answer, opts); err != nil {
+		return nil, err
+	}
+	return answer.Attempts, nil
+}
+
+// TaskFilter selects tasks; what is zero selects all.
+type TaskFilter struct {
+	Queue          string  `json:"queue,omitempty"`
+	States         []State `json:"state,omitempty"`
+	Handler        string  `json:"handler,omitempty"`
+	BusinessKey    string  `json:"business_key,omitempty"`
+	ConcurrencyKey string  `json:"concurrency_key,omitempty"`
+	WaitingReason  string  `json:"waiting_reason,omitempty"`
+}
+
+func (f TaskFilter) query() url.Values {
+	query := url.Values{}
+	for _, state := range f.States {
+		query.Add("state", string(state))
+	}
+	for name, value := range map[string]string{
+		"queue": f.Queue, "handler": f.Handler, "business_key": f.BusinessKey,
+		"concurrency_key": f.ConcurrencyKey, "waiting_reason": f.WaitingReason,
+	} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	return query
+}
+
+// List walks over tasks, newest first, page by page as the loop goes on:
+//
+//	for task, err := range client.List(ctx, sdk.TaskFilter{States: []sdk.State{sdk.StateNeedsReview}}) {
+//		if err != nil { … }
+//	}
+//
+// Tasks that arrive meanwhile are not seen and move nothing. An error ends the
+// walk.
+func (c *Client) List(ctx context.Context, filter TaskFilter, opts ...CallOption) iter.Seq2[*TaskInfo, error] {
+	return walk[*TaskInfo](ctx, c, c.path("/tasks"), filter.query(), "tasks", opts)
+}
+
+// walk yields the members of a list that comes in pages: {name: […], next_cursor}.
+func walk[T any](ctx context.Context, c *Client, path string, query url.Values, name string, opts []CallOption) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
+		for {
+			var page map[string]json.RawMessage
+			var members []T
+			var cursor string
+			err := c.read(ctx, path, query, &page, opts)
+			if err == nil {
+				err = errors.Join(decodeMember(page[name], &members), decodeMember(page["next_cursor"], &cursor))
+			}
+			if err != nil {
+				yield(none, err)
+				return
+			}
+			for _, member := range members {
+				if !yield(member, nil) {
+					return
+				}
+			}
+			if cursor == "" {
+				return
+			}
+			if query == nil {
+				query = url.Values{}
+			}
+			query.Set("cursor", cursor)
+		}
+	}
+}
+
+func decodeMember(text json.RawMessage, out any) error {
+	if text == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return &answerError{err}
+	}
+	return nil
+}
+
+// BulkAction is what is done to each task of a Bulk.
+type BulkAction string
+
+// The bulk actions.
+const (
+	BulkCancel BulkAction = "cancel"
+	BulkRetry  BulkAction = "retry"
+)
+
+// Bulk does one thing to many tasks, named one by one or by a filter.
+type Bulk struct {
+	Action BulkAction  `json:"action"`
+	IDs    []string    `json:"ids,omitempty"`
+	Filter *TaskFilter `json:"filter,omitempty"`
+	Note   string      `json:"note,omitempty"`
+	DryRun bool        `json:"dry_run,omitempty"` // only say what it would meet
+}
