@@ -1,0 +1,39 @@
+package cluster
+
+import (
+	"io"
+
+	"pulse/fsm"
+	"pulse/fsm/state"
+	pb "pulse/proto/pulse/v1"
+)
+
+// Machine is the state machine as the log sees it; fsm.Machine is the one.
+// Apply, Checkpoint and Restore are called by raft's apply goroutine, or before
+// raft exists; all other methods from any goroutine.
+type Machine interface {
+	// Apply applies one committed entry. It panics if it cannot: the process
+	// stops rather than skip an entry.
+	Apply(index, term uint64, data []byte) fsm.Outcome
+	// Checkpoint makes dir, which does not exist, a copy of the state as of the
+	// applied index.
+	Checkpoint(dir string) (state.Header, error)
+	// Restore replaces the state by the one in the stream and raises its
+	// applied index to raftIndex, the place of the snapshot in this log.
+	Restore(r io.Reader, raftIndex uint64) error
+
+	// Flush makes durable what is applied.
+	Flush() error
+	// AppliedIndex is the log index of the last entry applied.
+	AppliedIndex() uint64
+	// FenceBase is added to log indexes where clients see them.
+	FenceBase() uint64
+	// Clock is the cluster clock, Unix microseconds.
+	Clock() int64
+	// Pending says that an empty entry would have work to do at once.
+	Pending() bool
+	// NextDue is the cluster time at which the next item falls due.
+	NextDue() (us int64, ok bool)
+	// Query answers from the state as it is.
+	Query(q *pb.Query) *pb.Answer
+}
