@@ -71,3 +71,5 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 	pgregory.net/rapid v1.3.0 // indirect
 )
+
+tool google.golang.org/protobuf/cmd/protoc-gen-go
