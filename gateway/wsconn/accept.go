@@ -1,0 +1,178 @@
+package wsconn
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"pulse/schema"
+)
+
+// Acceptor turns HTTP requests into connections.
+type Acceptor struct {
+	cfg Config
+}
+
+// NewAcceptor checks the config.
+func NewAcceptor(cfg Config) (*Acceptor, error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	return &Acceptor{cfg: cfg}, nil
+}
+
+// Refusal is an upgrade that was not made. Nothing has been written to the
+// response; whoever asked answers it.
+type Refusal struct {
+	Status int
+	Header http.Header // to be sent along
+	Err    *schema.Error
+}
+
+func (r *Refusal) Error() string { return r.Err.Error() }
+func (r *Refusal) Unwrap() error { return r.Err }
+
+func refuse(status int, code schema.Code, format string, args ...any) *Refusal {
+	return &Refusal{Status: status, Header: http.Header{}, Err: schema.Errorf(code, format, args...)}
+}
+
+// Accept upgrades the request. An error is a *Refusal. A connection that was
+// accepted must be served.
+func (a *Acceptor) Accept(w http.ResponseWriter, r *http.Request) (*Conn, error) {
+	c, refusal := a.accept(w, r)
+	if refusal != nil {
+		a.cfg.Counters.Refused.Add(1)
+		return nil, refusal
+	}
+	a.cfg.Counters.Accepted.Add(1)
+	return c, nil
+}
+
+func (a *Acceptor) accept(w http.ResponseWriter, r *http.Request) (*Conn, *Refusal) {
+	if !offers(r, a.cfg.Subprotocol) {
+		no := refuse(http.StatusUpgradeRequired, schema.InvalidArgument,
+			"this is a WebSocket endpoint of subprotocol %s", a.cfg.Subprotocol)
+		no.Header.Set("Upgrade", "websocket")
+		no.Header.Set("Connection", "Upgrade")
+		no.Header.Set("Sec-WebSocket-Protocol", a.cfg.Subprotocol)
+		return nil, no
+	}
+	if !a.cfg.CheckOrigin(r) {
+		return nil, refuse(http.StatusForbidden, schema.Forbidden, "this origin is not allowed")
+	}
+	addr := RemoteAddr(r)
+	settle, ok := a.cfg.Limiter.Admit(addr)
+	if !ok {
+		no := refuse(http.StatusTooManyRequests, schema.RateLimited, "too many connections from this address")
+		no.Header.Set("Retry-After", "1")
+		return nil, no
+	}
+	if a.cfg.Counters.Open.Add(1) > int64(a.cfg.ConnectionsMax) {
+		a.cfg.Counters.Open.Add(-1)
+		settle()
+		no := refuse(http.StatusServiceUnavailable, schema.Unavailable, "this gateway has all the connections it can hold")
+		no.Header.Set("Retry-After", "1")
+		return nil, no
+	}
+	c := newConn(&a.cfg, addr, settle)
+	up := &upgrade{ResponseWriter: w, conn: c}
+	ws, err := websocket.Accept(up, r, &websocket.AcceptOptions{
+		Subprotocols:       []string{a.cfg.Subprotocol},
+		InsecureSkipVerify: true, // CheckOrigin has decided
+		CompressionMode:    websocket.CompressionDisabled,
+		OnPingReceived:     func(context.Context, []byte) bool { c.hear(); return true },
+		OnPongReceived:     func(context.Context, []byte) { c.hear() },
+	})
+	if err != nil {
+		a.cfg.Counters.Open.Add(-1)
+		settle()
+		status := up.status
+		if status == 0 {
+			status = http.StatusInternalServerError
+		}
+		// The library's text names header values of the request; they are the
+		// client's own.
+		return nil, refuse(status, schema.InvalidArgument, "the WebSocket handshake failed: %v", err)
+	}
+	ws.SetReadLimit(-1) // readMessage keeps the limit
+	c.ws = ws
+	return c, nil
+}
+
+// RemoteAddr is the address a request came from; the zero Addr if the listener
+// has none, as in tests.
+func RemoteAddr(r *http.Request) netip.Addr {
+	if ap, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		return ap.Addr()
+	}
+	return netip.Addr{}
+}
+
+// offers looks for the exact subprotocol; its name is case-sensitive.
+func offers(r *http.Request, subprotocol string) bool {
+	for _, line := range r.Header.Values("Sec-WebSocket-Protocol") {
+		for _, name := range strings.Split(line, ",") {
+			if strings.TrimSpace(name) == subprotocol {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sameHost allows what is no browser and pages of the requested host.
+func sameHost(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
+}
+
+// upgrade stands between the library and the response: it keeps refusals back,
+// so that they can be answered in our form, and slips heldConn under the
+// connection.
+type upgrade struct {
+	http.ResponseWriter
+	conn   *Conn
+	status int // of a refusal
+}
+
+func (u *upgrade) WriteHeader(status int) {
+	if status == http.StatusSwitchingProtocols {
+		u.ResponseWriter.WriteHeader(status)
+		return
+	}
+	u.status = status
+	// Header() is the response's own: what the library set for its text would
+	// otherwise go out with ours.
+	for _, name := range []string{"Content-Type", "Content-Length", "X-Content-Type-Options"} {
+		u.Header().Del(name)
+	}
+}
+
+func (u *upgrade) Write(p []byte) (int, error) {
+	return len(p), nil // the text of a refusal
+}
+
+func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	raw, rw, err := http.NewResponseController(u.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	// The server's own deadlines end with the upgrade.
+	if err := raw.SetDeadline(time.Time{}); err != nil {
+		return nil, nil, err
+	}
+	u.conn.net = newHeldConn(raw, u.conn.signal)
+	return u.conn.net, bufio.NewReadWriter(rw.Reader, bufio.NewWriter(u.conn.net)), nil
+}
