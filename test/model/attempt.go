@@ -1,0 +1,275 @@
+package model
+
+import (
+	"fmt"
+
+	pb "pulse/proto/pulse/v1"
+)
+
+// Live says that the attempt holds its lease.
+func (a *Attempt) Live() bool {
+	return a.State == pb.AttemptState_ATTEMPT_STATE_LEASED || a.State == pb.AttemptState_ATTEMPT_STATE_RUNNING
+}
+
+// endAttempt ends an attempt; what becomes of the task and its key is the
+// caller's to say.
+func (m *Model) endAttempt(a *Attempt, s pb.AttemptState, cause pb.EndCause) {
+	a.State = s
+	a.Cause = cause
+	a.EndedAt = m.Clock
+	a.Task.Live = nil
+}
+
+// release gives an attempt back that never started: it costs nothing.
+func (m *Model) release(a *Attempt, cause pb.EndCause) {
+	t := a.Task
+	m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_EXPIRED, cause)
+	t.AttemptCount--
+	t.Unstarted++
+	if t.Unstarted >= 5 {
+		m.park(t, max(1, t.AttemptCount))
+		t.Unstarted = 0
+	}
+	m.toWaiting(t)
+}
+
+// holder finds the instance whose current session sends a frame.
+func (m *Model) holder(ns *Namespace, ref *pb.SessionRef) (*Instance, string) {
+	i := m.instance(ns, toID(ref.InstanceId))
+	switch {
+	case i == nil:
+		return nil, sessionExpired
+	case i.SessionID != toID(ref.SessionId):
+		return nil, sessionSuperseded
+	case i.EndedAt != 0:
+		return nil, sessionExpired
+	}
+	return i, ""
+}
+
+// attempt finds the attempt a frame is about. The epoch is part of the secret,
+// so a wrong one is a wrong secret.
+func (m *Model) attempt(ns *Namespace, ref *pb.AttemptRef) (*Attempt, string) {
+	t := m.taskIn(ns, ref.TaskId)
+	if t == nil {
+		return nil, notFound
+	}
+	for _, a := range m.Attempts {
+		if a.Task == t && a.ID == toID(ref.AttemptId) {
+			if a.Epoch != ref.Epoch {
+				return nil, forbidden
+			}
+			return a, ""
+		}
+	}
+	return nil, notFound
+}
+
+// overCode says why an attempt that is over takes no more commands.
+func (a *Attempt) overCode() string {
+	if a.Task.LastEpoch > a.Epoch {
+		return staleEpoch
+	}
+	return leaseLost
+}
+
+// repeat answers an operation that was done before.
+func (m *Model) repeat(a *Attempt, id ID, content string) (Result, bool) {
+	for _, r := range a.Receipts {
+		if r.MessageID != id {
+			continue
+		}
+		if r.content != content {
+			return refuse(operationConflict), true
+		}
+		return Result{Receipt: r, Deduplicated: true, Lease: m.lease(a)}, true
+	}
+	return Result{}, false
+}
+
+func (m *Model) lease(a *Attempt) *Lease {
+	return &Lease{Active: a.Live(), State: a.State, LeaseUntil: a.LeaseUntil,
+		CancelRequestedAt: a.Task.CancelRequestedAt}
+}
+
+// done stores the receipt of an operation and answers it.
+func (m *Model) done(a *Attempt, op pb.Operation, id ID, content string, d pb.Disposition) Result {
+	r := &Receipt{MessageID: id, Operation: op, TaskState: a.Task.State, AttemptState: a.State,
+		TaskRevision: a.Task.Revision, LeaseUntil: a.LeaseUntil, Disposition: d,
+		Time: m.Clock, Index: m.fence(), content: content}
+	a.Receipts = append(a.Receipts, r)
+	if op == pb.Operation_OPERATION_RENEW {
+		a.forgetRenewals()
+	}
+	return Result{Receipt: r, Lease: m.lease(a)}
+}
+
+// forgetRenewals keeps the latest 16 receipts of renewals.
+func (a *Attempt) forgetRenewals() {
+	renewals := 0
+	for _, r := range a.Receipts {
+		if r.Operation == pb.Operation_OPERATION_RENEW {
+			renewals++
+		}
+	}
+	for i, r := range a.Receipts {
+		if renewals > 16 && r.Operation == pb.Operation_OPERATION_RENEW {
+			a.Receipts = append(a.Receipts[:i:i], a.Receipts[i+1:]...)
+			return
+		}
+	}
+}
+
+// extend gives the full lease from now, never past the attempt timeout or the
+// deadline and never less than before.
+func (m *Model) extend(a *Attempt) {
+	until := m.Clock + a.Task.Queue.Settings.LeaseMS*millis
+	until = min(until, a.Task.Deadline)
+	if a.TimeoutAt != 0 {
+		until = min(until, a.TimeoutAt)
+	}
+	a.LeaseUntil = max(a.LeaseUntil, until)
+	a.renewedOpening = m.opening()
+}
+
+func (m *Model) start(ns *Namespace, c *pb.Command, b *pb.StartAttempt) Result {
+	const content = "start"
+	i, code := m.holder(ns, b.Session)
+	if code != "" {
+		return refuse(code)
+	}
+	a, code := m.attempt(ns, b.Ref)
+	if code != "" {
+		return refuse(code)
+	}
+	if a.Instance != i.ID {
+		return refuse(forbidden)
+	}
+	if res, ok := m.repeat(a, toID(c.Id), content); ok {
+		m.heard(i)
+		return res
+	}
+	t := a.Task
+	switch {
+	case !a.Live():
+		return refuse(a.overCode())
+	case a.State == pb.AttemptState_ATTEMPT_STATE_RUNNING:
+		return refuse(alreadyStarted)
+	case t.Deadline <= m.Clock || !t.Started && t.StartDeadline != 0 && t.StartDeadline <= m.Clock:
+		return refuse(leaseLost)
+	}
+	m.heard(i)
+	i.HoldMS = 0
+	a.State = pb.AttemptState_ATTEMPT_STATE_RUNNING
+	a.StartedAt = m.Clock
+	a.Counted = true
+	a.TimeoutAt = m.Clock + t.Retry.AttemptTimeoutMS*millis
+	m.extend(a)
+	t.State = running
+	t.Started = true
+	t.Unstarted = 0
+	m.changed(t)
+	return m.done(a, pb.Operation_OPERATION_START, toID(c.Id), content, pb.Disposition_DISPOSITION_APPLIED)
+}
+
+func (m *Model) renew(ns *Namespace, c *pb.Command, b *pb.RenewAttempt) Result {
+	const content = "renew"
+	i, code := m.holder(ns, b.Session)
+	if code != "" {
+		return refuse(code)
+	}
+	a, code := m.attempt(ns, b.Ref)
+	if code != "" {
+		return refuse(code)
+	}
+	if a.Instance != i.ID {
+		return refuse(forbidden)
+	}
+	if res, ok := m.repeat(a, toID(c.Id), content); ok {
+		m.heard(i)
+		return res
+	}
+	t := a.Task
+	switch {
+	case !a.Live():
+		return refuse(a.overCode())
+	case t.Deadline <= m.Clock || a.TimeoutAt != 0 && a.TimeoutAt <= m.Clock,
+		!t.Started && t.StartDeadline != 0 && t.StartDeadline <= m.Clock:
+		return refuse(leaseLost)
+	}
+	m.heard(i)
+	m.extend(a)
+	return m.done(a, pb.Operation_OPERATION_RENEW, toID(c.Id), content, pb.Disposition_DISPOSITION_APPLIED)
+}
+
+func (m *Model) finish(ns *Namespace, c *pb.Command, b *pb.FinishAttempt) Result {
+	content := fmt.Sprintf("finish %d %q %q %t", b.Outcome, b.Result, b.ErrorCode, b.Retryable)
+	i, code := m.holder(ns, b.Session)
+	if code != "" {
+		return refuse(code)
+	}
+	a, code := m.attempt(ns, b.Ref)
+	if code != "" {
+		return refuse(code)
+	}
+	if res, ok := m.repeat(a, toID(c.Id), content); ok {
+		m.heard(i)
+		return res
+	}
+	t := a.Task
+	foreign := a.Instance != i.ID
+	uncertain := a.State == pb.AttemptState_ATTEMPT_STATE_EXPIRED || a.State == pb.AttemptState_ATTEMPT_STATE_UNKNOWN
+	if foreign || uncertain {
+		m.heard(i)
+		a.Evidence = append(a.Evidence, Evidence{MessageID: toID(c.Id), Outcome: b.Outcome,
+			ErrorCode: b.ErrorCode, Retryable: b.Retryable, Result: string(b.Result), Instance: i.ID, Time: m.Clock})
+		return m.done(a, pb.Operation_OPERATION_FINISH, toID(c.Id), content, pb.Disposition_DISPOSITION_EVIDENCE_ONLY)
+	}
+	ran := a.State == pb.AttemptState_ATTEMPT_STATE_RUNNING
+	switch {
+	case !a.Live():
+		return refuse(a.overCode())
+	case b.Outcome == pb.Outcome_OUTCOME_CANCELLED && t.CancelRequestedAt == 0:
+		return refuse(cancelNotRequested)
+	case !ran && (b.Outcome == pb.Outcome_OUTCOME_SUCCEEDED || b.Outcome == pb.Outcome_OUTCOME_UNKNOWN):
+		return refuse(notStarted)
+	}
+	m.heard(i)
+	a.Result, a.ErrorCode, a.Retryable = string(b.Result), b.ErrorCode, b.Retryable
+	switch b.Outcome {
+	case pb.Outcome_OUTCOME_SUCCEEDED:
+		m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_SUCCEEDED, 0)
+		t.Result = string(b.Result)
+		m.complete(t, succeeded, "")
+	case pb.Outcome_OUTCOME_FAILED:
+		a.Counted = true
+		m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_FAILED, 0)
+		m.failedAttempt(t, ran, b.ErrorCode, b.Retryable)
+	case pb.Outcome_OUTCOME_UNKNOWN:
+		m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_UNKNOWN, pb.EndCause_END_CAUSE_UNKNOWN_OUTCOME)
+		m.uncertainEnd(t, pb.EndCause_END_CAUSE_UNKNOWN_OUTCOME, b.ErrorCode)
+	case pb.Outcome_OUTCOME_CANCELLED:
+		m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_CANCELLED, 0)
+		if !ran {
+			t.AttemptCount--
+		}
+		m.complete(t, cancelled, b.ErrorCode)
+	}
+	return m.done(a, pb.Operation_OPERATION_FINISH, toID(c.Id), content, pb.Disposition_DISPOSITION_APPLIED)
+}
+
+func (m *Model) resume(ns *Namespace, b *pb.ResumeAttempt) Result {
+	i, code := m.holder(ns, b.Session)
+	if code != "" {
+		return refuse(code)
+	}
+	a, code := m.attempt(ns, b.Ref)
+	if code != "" {
+		return refuse(code)
+	}
+	if a.Instance != i.ID {
+		return refuse(forbidden)
+	}
+	m.heard(i)
+	return Result{Lease: m.lease(a)}
+}
