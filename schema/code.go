@@ -4,8 +4,8 @@ package schema
 // it is for people and may change.
 type Code string
 
-// The catalogue. Codes() lists it with what each means for a connection, a
-// retry and an HTTP status.
+// The codes. Codes and Lookup tell what each means for a connection, a retry and
+// an HTTP status.
 const (
 	InvalidFrame       Code = "invalid_frame"
 	InvalidArgument    Code = "invalid_argument"
@@ -46,7 +46,7 @@ type Violation struct {
 }
 
 // Error is a refusal with a public code. It crosses package seams as an error
-// value; errors.As finds it.
+// value; errors.AsType finds it, and errors.Is(err, code) decides by its code.
 type Error struct {
 	Code            Code
 	Message         string
@@ -55,5 +55,4 @@ type Error struct {
 	CurrentRevision uint64 // with revision_conflict
 }
 
-// Errorf is defined beside Error in errors.go.
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"pulse/schema"
@@ -126,8 +127,14 @@ func (w *writer) head(kind Type, id ID) {
 	w.id(`","message_id":"`, id)
 }
 
-// The members below are given as the text up to their value, the opening quote
-// included, so that one append writes it.
+// The helpers below take a member as the text up to its value, the opening quote
+// included, so that one append writes it. in is the path of the object it stands
+// in; the path of a refusal is put together only when there is one.
+
+func pathOf(in, member string) string {
+	name := strings.TrimRight(member, `":`)
+	return in + "/" + name[strings.LastIndexByte(name, '"')+1:]
+}
 
 func (w *writer) id(member string, id ID) {
 	w.raw(member)
@@ -153,18 +160,18 @@ func (w *writer) optTime(member string, t Opt[Time]) {
 	}
 }
 
-func (w *writer) uint64(member, path string, n uint64) {
+func (w *writer) uint64(member, in string, n uint64) {
 	if n == 0 {
-		w.refuse(path, "must be at least 1")
+		w.refuse(pathOf(in, member), "must be at least 1")
 	}
 	w.raw(member)
 	w.buf = schema.AppendUint64(w.buf, n)
 	w.raw(`"`)
 }
 
-func (w *writer) integer(member, path string, n, low, high int64) {
+func (w *writer) integer(member, in string, n, low, high int64) {
 	if n < low || n > high {
-		w.refuse(path, fmt.Sprintf("must be from %d to %d", low, high))
+		w.refuse(pathOf(in, member), fmt.Sprintf("must be from %d to %d", low, high))
 	}
 	w.raw(member)
 	w.buf = strconv.AppendInt(w.buf, n, 10)
@@ -175,9 +182,9 @@ func (w *writer) bool(member string, b bool) {
 	w.buf = strconv.AppendBool(w.buf, b)
 }
 
-func (w *writer) named(member, path, name string, charsMax int) {
+func (w *writer) named(member, in, name string, charsMax int) {
 	if !schema.ValidName(name, charsMax) {
-		w.refuse(path, fmt.Sprintf("must be 1 to %d letters, digits or _ . : - and begin with a letter or digit", charsMax))
+		w.refuse(pathOf(in, member), fmt.Sprintf("must be 1 to %d letters, digits or _ . : - and begin with a letter or digit", charsMax))
 	}
 	w.raw(member)
 	w.raw(name)
@@ -189,21 +196,21 @@ func (w *writer) quoted(member, text string) {
 	w.buf = jsontext.AppendQuoted(w.buf, text)
 }
 
-func word[T ~string](w *writer, member, path string, value T, words []T) {
+func word[T ~string](w *writer, member, in string, value T, words []T) {
 	if !slices.Contains(words, value) {
-		w.refuse(path, "must be one of "+list(words))
+		w.refuse(pathOf(in, member), "must be one of "+list(words))
 	}
 	w.raw(member)
 	w.raw(string(value))
 	w.raw(`"`)
 }
 
-func (w *writer) json(member, path string, value []byte) {
+func (w *writer) json(member, in string, value []byte) {
 	switch {
 	case len(value) == 0 || bytes.Equal(value, []byte("null")):
-		w.refuse(path, "must be a JSON value other than null")
+		w.refuse(pathOf(in, member), "must be a JSON value other than null")
 	case len(value) > BusinessBytesMax:
-		w.refuseAs(schema.TooLarge, path, fmt.Sprintf("has more than %d bytes", BusinessBytesMax))
+		w.refuseAs(schema.TooLarge, pathOf(in, member), fmt.Sprintf("has more than %d bytes", BusinessBytesMax))
 	}
 	w.raw(member)
 	w.buf = append(w.buf, value...)
@@ -221,31 +228,32 @@ func (w *writer) hello(h *Hello) {
 		if i > 0 {
 			w.raw(",")
 		}
+		in := "/body/capabilities/" + strconv.Itoa(i)
 		if slices.Contains(h.Capabilities[:i], c) {
-			w.refuse("/body/capabilities/"+strconv.Itoa(i), "repeats an earlier element")
+			w.refuse(in, "repeats an earlier element")
 		}
-		w.named(`{"handler":"`, "/body/capabilities/handler", c.Handler, schema.HandlerCharsMax)
-		w.named(`,"handler_version":"`, "/body/capabilities/handler_version", c.HandlerVersion, schema.HandlerVersionCharsMax)
-		w.named(`,"payload_version":"`, "/body/capabilities/payload_version", c.PayloadVersion, schema.PayloadVersionCharsMax)
+		w.named(`{"handler":"`, in, c.Handler, schema.HandlerCharsMax)
+		w.named(`,"handler_version":"`, in, c.HandlerVersion, schema.HandlerVersionCharsMax)
+		w.named(`,"payload_version":"`, in, c.PayloadVersion, schema.PayloadVersionCharsMax)
 		w.raw("}")
 	}
-	w.integer(`],"capacity":`, "/body/capacity", int64(h.Capacity), 1, capacityMax)
+	w.integer(`],"capacity":`, "/body", int64(h.Capacity), 1, capacityMax)
 	w.bool(`,"cancellation_notifications":`, h.CancellationNotifications)
 	w.bool(`,"concurrency_keys":`, h.ConcurrencyKeys)
 	w.raw("}")
 }
 
 func (w *writer) capacity(c *Capacity) {
-	w.uint64(`{"sequence":"`, "/body/sequence", c.Sequence)
-	w.integer(`,"capacity":`, "/body/capacity", int64(c.Capacity), 0, capacityMax)
+	w.uint64(`{"sequence":"`, "/body", c.Sequence)
+	w.integer(`,"capacity":`, "/body", int64(c.Capacity), 0, capacityMax)
 	w.bool(`,"drain":`, c.Drain)
 	w.raw("}")
 }
 
-func (w *writer) attemptRef(path string, ref *AttemptRef) {
+func (w *writer) attemptRef(in string, ref *AttemptRef) {
 	w.id(`{"task_id":"`, ref.TaskID)
 	w.id(`,"attempt_id":"`, ref.AttemptID)
-	w.uint64(`,"epoch":"`, path, ref.Epoch)
+	w.uint64(`,"epoch":"`, in, ref.Epoch)
 	w.secret(`,"lease_secret":"`, ref.LeaseSecret)
 	w.raw("}")
 }
@@ -253,7 +261,7 @@ func (w *writer) attemptRef(path string, ref *AttemptRef) {
 func (w *writer) finish(f *Finish) {
 	w.raw(`{"ref":`)
 	w.attemptRef("/body/ref", &f.Ref)
-	word(w, `,"outcome":"`, "/body/outcome", f.Outcome, outcomes)
+	word(w, `,"outcome":"`, "/body", f.Outcome, outcomes)
 	if err := schema.CheckResult(f.Result); err != nil {
 		w.businessRefusal("/body/result", err)
 	}
@@ -261,7 +269,7 @@ func (w *writer) finish(f *Finish) {
 	w.buf = append(w.buf, f.Result...)
 	switch {
 	case f.Outcome != OutcomeSucceeded:
-		w.named(`,"error_code":"`, "/body/error_code", f.ErrorCode, schema.ErrorCodeCharsMax)
+		w.named(`,"error_code":"`, "/body", f.ErrorCode, schema.ErrorCodeCharsMax)
 	case f.ErrorCode != "":
 		w.refuse("/body/error_code", "must be empty with SUCCEEDED")
 	}
@@ -285,22 +293,22 @@ func (w *writer) businessRefusal(path string, err error) {
 	}
 }
 
-func (w *writer) welcome(path string, b *Welcome) {
+func (w *writer) welcome(in string, b *Welcome) {
 	w.id(`{"session_id":"`, b.SessionID)
-	w.uint64(`,"epoch":"`, path, b.Epoch)
+	w.uint64(`,"epoch":"`, in, b.Epoch)
 	w.time(`,"server_time":"`, b.ServerTime)
 	w.time(`,"expires_at":"`, b.ExpiresAt)
-	w.integer(`,"lease_duration_ms":`, path, b.LeaseDurationMillis, leaseMillisMin, leaseMillisMax)
+	w.integer(`,"lease_duration_ms":`, in, b.LeaseDurationMillis, leaseMillisMin, leaseMillisMax)
 	w.bool(`,"draining":`, b.Draining)
 	w.raw("}")
 }
 
-func (w *writer) lease(path string, l *Lease) {
+func (w *writer) lease(in string, l *Lease) {
 	if l.Active && !l.State.live() {
-		w.refuse(path, "must be LEASED or RUNNING while active")
+		w.refuse(in+"/state", "must be LEASED or RUNNING while active")
 	}
 	w.bool(`{"active":`, l.Active)
-	word(w, `,"state":"`, path, l.State, attemptStates)
+	word(w, `,"state":"`, in, l.State, attemptStates)
 	w.time(`,"lease_until":"`, l.LeaseUntil)
 	w.time(`,"server_time":"`, l.ServerTime)
 	w.optTime(`,"cancel_requested_at":"`, l.CancelRequestedAt)
@@ -328,12 +336,12 @@ func (w *writer) ack(a *Ack) {
 
 func (w *writer) commandResult(c *CommandResult) {
 	t := &c.Receipt
-	word(w, `{"receipt":{"operation":"`, "/body/receipt/operation", t.Operation, operations)
-	word(w, `,"task_state":"`, "/body/receipt/task_state", t.TaskState, taskStates)
-	word(w, `,"attempt_state":"`, "/body/receipt/attempt_state", t.AttemptState, attemptStates)
-	w.uint64(`,"task_revision":"`, "/body/receipt/task_revision", t.TaskRevision)
+	word(w, `{"receipt":{"operation":"`, "/body/receipt", t.Operation, operations)
+	word(w, `,"task_state":"`, "/body/receipt", t.TaskState, taskStates)
+	word(w, `,"attempt_state":"`, "/body/receipt", t.AttemptState, attemptStates)
+	w.uint64(`,"task_revision":"`, "/body/receipt", t.TaskRevision)
 	w.time(`,"lease_until":"`, t.LeaseUntil)
-	word(w, `,"disposition":"`, "/body/receipt/disposition", t.Disposition, dispositions)
+	word(w, `,"disposition":"`, "/body/receipt", t.Disposition, dispositions)
 	w.raw(`},"lease":`)
 	w.lease("/body/lease", &c.Lease)
 	w.bool(`,"deduplicated":`, c.Deduplicated)
@@ -344,13 +352,13 @@ func (w *writer) assign(a *Assign) {
 	w.raw(`{"task":`)
 	w.task(&a.Task)
 	w.id(`,"attempt_id":"`, a.AttemptID)
-	w.uint64(`,"epoch":"`, "/body/epoch", a.Epoch)
+	w.uint64(`,"epoch":"`, "/body", a.Epoch)
 	w.secret(`,"lease_secret":"`, a.LeaseSecret)
 	w.time(`,"lease_until":"`, a.LeaseUntil)
 	w.time(`,"server_time":"`, a.ServerTime)
 	switch {
 	case a.Task.ConcurrencyKey != "":
-		w.uint64(`,"concurrency_token":"`, "/body/concurrency_token", a.ConcurrencyToken)
+		w.uint64(`,"concurrency_token":"`, "/body", a.ConcurrencyToken)
 	case a.ConcurrencyToken != 0:
 		w.refuse("/body/concurrency_token", "belongs to a task with a concurrency key")
 	}
@@ -362,13 +370,13 @@ func (w *writer) task(t *Task) {
 	w.id(`,"namespace_id":"`, t.NamespaceID)
 	w.id(`,"queue_id":"`, t.QueueID)
 	w.raw(`,"state":"LEASED"`)
-	w.uint64(`,"revision":"`, "/body/task/revision", t.Revision)
-	w.named(`,"handler":"`, "/body/task/handler", t.Handler, schema.HandlerCharsMax)
-	w.named(`,"handler_version":"`, "/body/task/handler_version", t.HandlerVersion, schema.HandlerVersionCharsMax)
-	w.named(`,"payload_version":"`, "/body/task/payload_version", t.PayloadVersion, schema.PayloadVersionCharsMax)
-	w.json(`,"payload":`, "/body/task/payload", t.Payload)
+	w.uint64(`,"revision":"`, "/body/task", t.Revision)
+	w.named(`,"handler":"`, "/body/task", t.Handler, schema.HandlerCharsMax)
+	w.named(`,"handler_version":"`, "/body/task", t.HandlerVersion, schema.HandlerVersionCharsMax)
+	w.named(`,"payload_version":"`, "/body/task", t.PayloadVersion, schema.PayloadVersionCharsMax)
+	w.json(`,"payload":`, "/body/task", t.Payload)
 	if len(t.Result) > 0 {
-		w.json(`,"result":`, "/body/task/result", t.Result)
+		w.json(`,"result":`, "/body/task", t.Result)
 	}
 	if t.BusinessKey != "" {
 		if fault := schema.CheckBusinessKey(t.BusinessKey); fault != "" {
@@ -379,12 +387,12 @@ func (w *writer) task(t *Task) {
 	w.time(`,"available_at":"`, t.AvailableAt)
 	w.optTime(`,"start_deadline_at":"`, t.StartDeadlineAt)
 	w.time(`,"deadline_at":"`, t.DeadlineAt)
-	word(w, `,"recovery_safety":"`, "/body/task/recovery_safety", t.RecoverySafety, recoverySafeties)
-	w.integer(`,"retry":{"max_attempts":`, "/body/task/retry/max_attempts", int64(t.Retry.MaxAttempts), 1, attemptsMax)
-	w.integer(`,"initial_delay_ms":`, "/body/task/retry/initial_delay_ms", t.Retry.InitialDelayMillis, 0, delayMillisMax)
-	w.integer(`,"max_delay_ms":`, "/body/task/retry/max_delay_ms", t.Retry.MaxDelayMillis, 0, delayMillisMax)
-	w.integer(`,"attempt_timeout_ms":`, "/body/task/retry/attempt_timeout_ms", t.Retry.AttemptTimeoutMillis, 1, timeoutMillisMax)
-	w.integer(`},"attempt_count":`, "/body/task/attempt_count", int64(t.AttemptCount), 1, attemptsMax)
+	word(w, `,"recovery_safety":"`, "/body/task", t.RecoverySafety, recoverySafeties)
+	w.integer(`,"retry":{"max_attempts":`, "/body/task/retry", int64(t.Retry.MaxAttempts), 1, attemptsMax)
+	w.integer(`,"initial_delay_ms":`, "/body/task/retry", t.Retry.InitialDelayMillis, 0, delayMillisMax)
+	w.integer(`,"max_delay_ms":`, "/body/task/retry", t.Retry.MaxDelayMillis, 0, delayMillisMax)
+	w.integer(`,"attempt_timeout_ms":`, "/body/task/retry", t.Retry.AttemptTimeoutMillis, 1, timeoutMillisMax)
+	w.integer(`},"attempt_count":`, "/body/task", int64(t.AttemptCount), 1, attemptsMax)
 	w.optTime(`,"cancel_requested_at":"`, t.CancelRequestedAt)
 	w.optTime(`,"completed_at":"`, t.CompletedAt)
 	w.time(`,"created_at":"`, t.CreatedAt)
@@ -396,7 +404,7 @@ func (w *writer) task(t *Task) {
 		}
 		w.quoted(`,"concurrency_key":`, t.ConcurrencyKey)
 	}
-	w.integer(`,"priority":`, "/body/task/priority", int64(t.Priority), 0, priorityMax)
+	w.integer(`,"priority":`, "/body/task", int64(t.Priority), 0, priorityMax)
 	if t.RetryOf.Set {
 		w.id(`,"retry_of":"`, t.RetryOf.V)
 	}
@@ -404,7 +412,7 @@ func (w *writer) task(t *Task) {
 }
 
 func (w *writer) error(e *Error) {
-	w.named(`{"code":"`, "/error/code", string(e.Code), schema.ErrorCodeCharsMax)
+	w.named(`{"code":"`, "/error", string(e.Code), schema.ErrorCodeCharsMax)
 	w.quoted(`,"message":`, shortened(e.Message))
 	w.raw("}")
 }
@@ -428,7 +436,7 @@ func shortened(message string) string {
 func (w *writer) cancel(c *Cancel) {
 	w.id(`{"task_id":"`, c.TaskID)
 	w.id(`,"attempt_id":"`, c.AttemptID)
-	w.uint64(`,"epoch":"`, "/body/epoch", c.Epoch)
+	w.uint64(`,"epoch":"`, "/body", c.Epoch)
 	w.time(`,"requested_at":"`, c.RequestedAt)
 	w.raw("}")
 }
