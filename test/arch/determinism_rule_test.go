@@ -26,6 +26,8 @@ func TestTheDeterminismCheckCatchesWhatItIsFor(t *testing.T) {
 		{"a log line", `import "log/slog"; func f() { slog.Info("x") }`, "log/slog"},
 		{"the network", `import "net/http"; var c http.Client`, "net/http"},
 		{"the environment", `import "os"; func f() string { return os.Getenv("X") }`, "os.Getenv"},
+		{"a file", `import "os"; func f() error { return os.Remove("x") }`, ""},
+		{"elsewhere: a file", `import "os"; func f() error { return os.Remove("x") }`, "files are the store's"},
 		{"a goroutine", `func f() { go f() }`, "goroutine"},
 		{"a choice of channels", `func f(a, b chan int) { select { case <-a: case <-b: } }`, "chance picks"},
 		{"a single channel", `func f(a chan int) { select { case <-a: } }`, ""},
@@ -54,7 +56,11 @@ func TestTheDeterminismCheckCatchesWhatItIsFor(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			found := check(fset, info, file, "x.go", true)
+			name := "fsm/state/x.go"
+			if strings.HasPrefix(c.name, "elsewhere: ") {
+				name = "fsm/x.go"
+			}
+			found := check(fset, info, file, name)
 			var all []string
 			for _, f := range found {
 				all = append(all, f.at+" "+f.what)

@@ -1,0 +1,117 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"regexp"
+	"time"
+
+	"pulse/cluster"
+)
+
+// Defaults of Config.
+const (
+	DefaultHTTPAddr = "127.0.0.1:7400"
+	DefaultNodeID   = "node-1"
+)
+
+// Config of a Node. DataDir and Logger are required; the zero value of every
+// other field means its default.
+type Config struct {
+	// NodeID names this node for the life of its data directory. Empty: the
+	// name the directory has, or DefaultNodeID for a new one.
+	NodeID string
+	// DataDir holds everything that has to survive the process. See Dir.
+	DataDir string
+
+	// HTTPAddr is where API, console and workers connect. Port 0 takes a free
+	// one; Node.Addr tells which.
+	HTTPAddr string
+	// RaftAddr is where other voters connect. Empty: no port, for a lone voter.
+	RaftAddr string
+
+	// The cluster secret, one of the two; a file holds it as text. Neither:
+	// one is made on the first start and kept in the data directory.
+	ClusterSecret     []byte
+	ClusterSecretFile string
+
+	LogStore cluster.LogStore
+
+	// ElectionTimeout is how long raft waits without a leader. A lone voter
+	// that starts waits that long too, so tests shorten it.
+	ElectionTimeout time.Duration
+	// SnapshotEntries is how many log entries gather before a snapshot.
+	SnapshotEntries uint64
+	// CloseTimeout bounds a graceful stop when Close's context does not.
+	CloseTimeout time.Duration
+
+	Logger *slog.Logger
+}
+
+const (
+	defaultCloseTimeout = 15 * time.Second
+	secretBytesMin      = 32
+	secretBytesMax      = 4096
+)
+
+var nodeIDPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
+
+// Validate names the field that is wrong and the fix.
+func (c Config) Validate() error {
+	switch {
+	case c.DataDir == "":
+		return errors.New("node: DataDir is empty: give a directory that survives restarts")
+	case c.Logger == nil:
+		return errors.New("node: Logger is missing: give one, slog.DiscardHandler for silence")
+	case c.NodeID != "" && !nodeIDPattern.MatchString(c.NodeID):
+		return fmt.Errorf("node: NodeID is %q: give a letter or digit, then up to 62 of letters, digits, _ . -", c.NodeID)
+	case len(c.ClusterSecret) > 0 && c.ClusterSecretFile != "":
+		return errors.New("node: both ClusterSecret and ClusterSecretFile are set: give one of them")
+	case len(c.ClusterSecret) > 0 && len(c.ClusterSecret) < secretBytesMin:
+		return fmt.Errorf("node: ClusterSecret has %d bytes: give at least %d", len(c.ClusterSecret), secretBytesMin)
+	case c.ElectionTimeout < 0 || c.CloseTimeout < 0:
+		return errors.New("node: ElectionTimeout and CloseTimeout must not be negative")
+	}
+	if err := checkAddr("HTTPAddr", c.HTTPAddr); err != nil {
+		return err
+	}
+	return checkAddr("RaftAddr", c.RaftAddr)
+}
+
+func checkAddr(field, addr string) error {
+	if addr == "" {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return fmt.Errorf("node: %s is %q: give HOST:PORT (%w)", field, addr, err)
+	}
+	return nil
+}
+
+// withDefaults is the config with its gaps filled.
+func (c Config) withDefaults() Config {
+	if c.HTTPAddr == "" {
+		c.HTTPAddr = DefaultHTTPAddr
+	}
+	if c.CloseTimeout == 0 {
+		c.CloseTimeout = defaultCloseTimeout
+	}
+	return c
+}
+
+// IsLoopback says whether an address is reached from this machine alone. Only
+// such a one is served without tokens.
+func IsLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
