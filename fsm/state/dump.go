@@ -132,3 +132,15 @@ func (s *State) ScanHash() ([32]byte, error) {
 	})
 	return [32]byte(h.Sum(nil)), err
 }
+
+// RebuiltIndexes is what DumpIndexes would give after a restart now.
+func (s *State) RebuiltIndexes() (string, error) {
+	again, err := load(s.db)
+	if err != nil {
+		return "", err
+	}
+	return again.DumpIndexes(), nil
+}
+
+// NearTimers counts the due items in memory.
+func (s *State) NearTimers() int { return s.timers.near.Len() }

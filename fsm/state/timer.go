@@ -163,7 +163,12 @@ func attemptTimer(a *pb.AttemptRow) Timer {
 	if !AttemptLive(a.State) {
 		return Timer{}
 	}
-	return Timer{Due: a.LeaseUntilUs, Kind: TimerAttempt, ID: ID(a.Id), NS: ID(a.NamespaceId)}
+	due := a.LeaseUntilUs
+	if a.TimeoutAtUs != 0 {
+		// A lease is never shortened, so an offer may reach past a short timeout.
+		due = min(due, a.TimeoutAtUs)
+	}
+	return Timer{Due: due, Kind: TimerAttempt, ID: ID(a.Id), NS: ID(a.NamespaceId)}
 }
 
 // How long an instance is remembered in its stages.
@@ -206,4 +211,32 @@ func feedTimer(m *pb.MetaRow) Timer { return Timer{Due: m.FeedTrimAtUs, Kind: Ti
 func textID(s string) ID {
 	sum := sha256.Sum256([]byte(s))
 	return ID(sum[:16])
+}
+
+// NextDue is the time of the next due item, wherever it is kept.
+func (s *State) NextDue() (int64, bool, error) {
+	first, ok := s.timers.First()
+	if ok && first.Due < s.timers.horizon {
+		return first.Due, true, nil
+	}
+	lower := binary.BigEndian.AppendUint64([]byte{tableTimer}, uint64(s.timers.horizon))
+	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: prefixEnd([]byte{tableTimer})})
+	if err != nil {
+		return 0, false, fmt.Errorf("read timers: %w", err)
+	}
+	due, found := first.Due, ok
+	if iter.First() {
+		t, err := decodeTimer(iter.Key(), iter.Value())
+		if err != nil {
+			_ = iter.Close()
+			return 0, false, err
+		}
+		if !found || t.Due < due {
+			due, found = t.Due, true
+		}
+	}
+	if err := iter.Close(); err != nil {
+		return 0, false, fmt.Errorf("read timers: %w", err)
+	}
+	return due, found, nil
 }

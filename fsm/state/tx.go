@@ -212,6 +212,28 @@ func (tx *Tx) keysUnder(prefix []byte) [][]byte {
 	return out
 }
 
+// anyUnder says whether keysUnder would find anything.
+func (tx *Tx) anyUnder(prefix []byte) bool {
+	for _, c := range tx.order {
+		if !c.gone && bytes.HasPrefix(c.key, prefix) {
+			return true
+		}
+	}
+	iter, err := tx.s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
+	if err != nil {
+		panic(fmt.Errorf("read state: %w", err))
+	}
+	found := false
+	for iter.First(); iter.Valid() && !found; iter.Next() {
+		c := tx.rows[string(iter.Key())]
+		found = c == nil || !c.gone
+	}
+	if err := iter.Close(); err != nil {
+		panic(fmt.Errorf("read state: %w", err))
+	}
+	return found
+}
+
 // moveTimer replaces a timer by another; both may be absent.
 func (tx *Tx) moveTimer(from, to Timer) {
 	if from == to {
@@ -261,18 +283,17 @@ func (tx *Tx) DeleteNamespace(id ID) {
 		delete(tx.s.queues, qid)
 		tx.del(key1(tableQueue, qid))
 	}
+	for _, key := range tx.keysUnder(key1(tableIdempotency, id)) {
+		if row := read[pb.IdempotencyRow](tx, key); row != nil {
+			tx.DeleteIdempotency(row)
+		}
+	}
 	tx.del(key1(tableNamespace, id))
 }
 
-// NamespaceEmpty says whether no task, instance, key or remembered answer of
-// the namespace is left.
-func (tx *Tx) NamespaceEmpty(id ID) bool {
-	for _, table := range []byte{tableTask, tableDone, tableInstance, tableKey, tableIdempotency, tableBusiness} {
-		if len(tx.keysUnder(key1(table, id))) > 0 {
-			return false
-		}
-	}
-	return true
+// HasTasks says whether the namespace has tasks, live or retained.
+func (tx *Tx) HasTasks(id ID) bool {
+	return tx.anyUnder(key1(tableTask, id)) || tx.anyUnder(key1(tableDone, id))
 }
 
 // PutQueue adds or replaces a queue.

@@ -1,0 +1,311 @@
+package fsm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"pulse/fsm/state"
+	pb "pulse/proto/pulse/v1"
+)
+
+// Options says where a machine keeps its state.
+type Options struct {
+	Dir string // holds one store directory for each restore, and CURRENT
+}
+
+// Machine is the state machine of one node. Apply, Checkpoint and Restore are
+// called by one goroutine, the one that applies the log; every other method is
+// safe from any goroutine.
+type Machine struct {
+	dir string
+
+	mu      sync.RWMutex // guards state and generation: held to apply one entry, or to read between two
+	state   *state.State
+	readers *sync.WaitGroup // iterators over the store that outlive mu
+	gen     uint64
+}
+
+const currentFile = "CURRENT"
+
+// Open opens the state in dir, or makes an empty one, and rebuilds what is
+// kept in memory.
+func Open(opt Options) (*Machine, error) {
+	if opt.Dir == "" {
+		return nil, errors.New("fsm: Dir must be set")
+	}
+	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open state: %w", err)
+	}
+	gen, err := currentGeneration(opt.Dir)
+	if err != nil {
+		return nil, err
+	}
+	m := &Machine{dir: opt.Dir, gen: gen, readers: &sync.WaitGroup{}}
+	if err := m.dropOthers(gen); err != nil {
+		return nil, err
+	}
+	if m.state, err = state.Open(m.storeDir(gen)); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(opt.Dir, currentFile)); errors.Is(err, os.ErrNotExist) {
+		if err := m.setCurrent(gen); err != nil {
+			return nil, errors.Join(err, m.state.Close())
+		}
+	}
+	return m, nil
+}
+
+func currentGeneration(dir string) (uint64, error) {
+	data, err := os.ReadFile(filepath.Join(dir, currentFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return 1, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("open state: %w", err)
+	}
+	gen, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("open state: %s is damaged: %w", filepath.Join(dir, currentFile), err)
+	}
+	return gen, nil
+}
+
+func (m *Machine) storeDir(gen uint64) string {
+	return filepath.Join(m.dir, fmt.Sprintf("store-%06d", gen))
+}
+
+// dropOthers removes what an interrupted restore left behind.
+func (m *Machine) dropOthers(gen uint64) error {
+	entries, err := os.ReadDir(m.dir)
+	if err != nil {
+		return fmt.Errorf("open state: %w", err)
+	}
+	keep := filepath.Base(m.storeDir(gen))
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "store-") && e.Name() != keep {
+			if err := os.RemoveAll(filepath.Join(m.dir, e.Name())); err != nil {
+				return fmt.Errorf("open state: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// setCurrent switches to a store directory by one atomic rename.
+func (m *Machine) setCurrent(gen uint64) error {
+	tmp := filepath.Join(m.dir, currentFile+".tmp")
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("switch state: %w", err)
+	}
+	_, err = fmt.Fprintf(f, "%d\n", gen)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(tmp, filepath.Join(m.dir, currentFile))
+	}
+	if err == nil {
+		err = syncDir(m.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("switch state: %w", err)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Close closes the store after the readers that are under way.
+func (m *Machine) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.readers.Wait()
+	return m.state.Close()
+}
+
+// Apply applies one committed log entry. Entries at or below the applied index
+// are skipped: after a restart the log is replayed from the last snapshot.
+func (m *Machine) Apply(index, term uint64, data []byte) Outcome {
+	entry, err := DecodeEntry(data)
+	if err != nil {
+		panic(fmt.Errorf("log entry %d of term %d: %w", index, term, err))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if index <= m.state.Meta().AppliedIndex {
+		return Outcome{Index: index, Skipped: true, Time: m.state.Meta().ClockUs}
+	}
+	return applyEntry(m.state, index, term, entry)
+}
+
+// AppliedIndex is the index of the last applied log entry.
+func (m *Machine) AppliedIndex() uint64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.Meta().AppliedIndex
+}
+
+// FenceBase is what is added to a log index to make a fencing number, and to
+// every index that a client sees.
+func (m *Machine) FenceBase() uint64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.Meta().FenceBase
+}
+
+// Clock is the cluster clock, Unix microseconds.
+func (m *Machine) Clock() int64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.Meta().ClockUs
+}
+
+// ClusterID is empty until the first term has opened.
+func (m *Machine) ClusterID() []byte {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.Meta().ClusterId
+}
+
+// StateHash is the running hash over everything applied.
+func (m *Machine) StateHash() []byte {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.Meta().StateHash
+}
+
+// Pending says that an entry would have work to do at once: due items or
+// matches that the bounds of the last entry left over.
+func (m *Machine) Pending() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.state.HasTouched() {
+		return true
+	}
+	t, ok := m.state.NextTimer()
+	return ok && t.Due <= m.state.Meta().ClockUs
+}
+
+// NextDue is the time of the next due item, Unix microseconds.
+func (m *Machine) NextDue() (us int64, ok bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	us, ok, err := m.state.NextDue()
+	if err != nil {
+		panic(err)
+	}
+	return us, ok
+}
+
+// DumpIndexes writes what is kept in memory in a canonical form.
+func (m *Machine) DumpIndexes() string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.DumpIndexes()
+}
+
+// RebuiltIndexes is what DumpIndexes would give after a restart now.
+func (m *Machine) RebuiltIndexes() (string, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.RebuiltIndexes()
+}
+
+// Rows calls fn for every row in key order until it returns false.
+func (m *Machine) Rows(fn func(key, value []byte) bool) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.Rows(fn)
+}
+
+// ScanHash is SHA-256 over all rows.
+func (m *Machine) ScanHash() ([32]byte, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.ScanHash()
+}
+
+// Checkpoint makes dir a copy of the state as of the applied index, by hard
+// links where it can.
+func (m *Machine) Checkpoint(dir string) (state.Header, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if err := m.state.DB().Checkpoint(dir, pebble.WithFlushedWAL()); err != nil {
+		return state.Header{}, fmt.Errorf("checkpoint: %w", err)
+	}
+	return m.state.Header(), nil
+}
+
+// Flush makes everything applied so far durable in the store, so that the log
+// may drop the entries.
+func (m *Machine) Flush() error {
+	db, release := m.acquire()
+	defer release()
+	if err := db.Flush(); err != nil {
+		return fmt.Errorf("flush state: %w", err)
+	}
+	return nil
+}
+
+// acquire keeps the store open beyond the lock.
+func (m *Machine) acquire() (*pebble.DB, func()) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.readers.Add(1)
+	return m.state.DB(), m.readers.Done
+}
+
+// Restore replaces the state by the one in a snapshot stream. The new store is
+// built and synced beside the old one and becomes current by one rename; an
+// error leaves the old state as it was.
+func (m *Machine) Restore(r io.Reader) error {
+	m.mu.RLock()
+	gen := m.gen + 1
+	m.mu.RUnlock()
+	dir := m.storeDir(gen)
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	if _, err := state.ReadStream(r, dir); err != nil {
+		return errors.Join(fmt.Errorf("restore: %w", err), os.RemoveAll(dir))
+	}
+	next, err := state.Open(dir)
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	if err := m.setCurrent(gen); err != nil {
+		return errors.Join(err, next.Close())
+	}
+	m.mu.Lock()
+	old, readers, oldGen := m.state, m.readers, m.gen
+	m.state, m.readers, m.gen = next, &sync.WaitGroup{}, gen
+	m.mu.Unlock()
+	readers.Wait()
+	if err := old.Close(); err != nil {
+		return fmt.Errorf("restore: close the old state: %w", err)
+	}
+	if err := os.RemoveAll(m.storeDir(oldGen)); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	return nil
+}
+
+// Stats is an overview for status pages and metrics.
+func (m *Machine) Stats() *pb.Stats {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return stats(m.state)
+}

@@ -1,0 +1,210 @@
+package state
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"google.golang.org/protobuf/proto"
+
+	pb "pulse/proto/pulse/v1"
+)
+
+// Reads of what is only in the store. They take a pebble.Reader, so that they
+// work on the live store, on a snapshot of it and on a checkpoint.
+
+// ReadTask finds a task of a namespace.
+func ReadTask(r pebble.Reader, ns, id ID) (*pb.TaskRow, error) {
+	for _, table := range []byte{tableTask, tableDone} {
+		row := &pb.TaskRow{}
+		ok, err := getRow(r, key2(table, ns, id), row)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			return row, nil
+		}
+	}
+	return nil, nil
+}
+
+// ReadBusiness finds the task that carries a business key.
+func ReadBusiness(r pebble.Reader, ns ID, key string) (ID, bool, error) {
+	data, ok, err := getRaw(r, keyText(tableBusiness, ns, key))
+	if err != nil || !ok {
+		return ID{}, false, err
+	}
+	return ID(data), true, nil
+}
+
+// ReadPayload reads a task's payload; nil if it has none (any more).
+func ReadPayload(r pebble.Reader, task ID) ([]byte, error) {
+	data, _, err := getRaw(r, key1(tablePayload, task))
+	return data, err
+}
+
+// ReadResult reads the result a task ended with.
+func ReadResult(r pebble.Reader, task ID) ([]byte, error) {
+	data, _, err := getRaw(r, key1(tableResult, task))
+	return data, err
+}
+
+// ReadAttempt finds one attempt of a task.
+func ReadAttempt(r pebble.Reader, task, attempt ID) (*pb.AttemptRow, error) {
+	row := &pb.AttemptRow{}
+	ok, err := getRow(r, key2(tableAttempt, task, attempt), row)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return row, nil
+}
+
+// ReadAttempts reads all attempts of a task with what came of them, oldest
+// first.
+func ReadAttempts(r pebble.Reader, task ID) ([]*pb.AttemptView, error) {
+	var out []*pb.AttemptView
+	err := scan(r, key1(tableAttempt, task), func(_ []byte, row *pb.AttemptRow) error {
+		v := &pb.AttemptView{Attempt: row}
+		out = append(out, v)
+		return readAttemptDetails(r, task, v)
+	})
+	return out, err
+}
+
+func readAttemptDetails(r pebble.Reader, task ID, v *pb.AttemptView) error {
+	id := ID(v.Attempt.Id)
+	body, ok, err := getRaw(r, key2(tableAttemptBody, task, id))
+	if err != nil {
+		return err
+	}
+	if !ok && v.Attempt.ResultBytes > 0 {
+		// The finish that ended the task left its result there.
+		if body, _, err = getRaw(r, key1(tableResult, task)); err != nil {
+			return err
+		}
+	}
+	v.Result = body
+	if v.Receipts, err = readReceipts(r, task, id); err != nil {
+		return err
+	}
+	return scan(r, key2(tableEvidence, task, id), func(_ []byte, row *pb.EvidenceRow) error {
+		result, _, err := getRaw(r, key3(tableEvidenceRes, task, id, ID(row.MessageId)))
+		v.Evidence = append(v.Evidence, &pb.EvidenceView{Evidence: row, Result: result})
+		return err
+	})
+}
+
+// TaskTables says where tasks of the wanted states are.
+type TaskTables struct{ Live, Done bool }
+
+// ScanTasks calls fn for the tasks of a namespace below before (all, if it is
+// zero), newest first, until fn returns false. Rows are the callee's to keep.
+func ScanTasks(r pebble.Reader, ns, before ID, want TaskTables, fn func(*pb.TaskRow) bool) error {
+	var iters []*pebble.Iterator
+	defer func() {
+		for _, it := range iters {
+			_ = it.Close() // read errors were looked at below
+		}
+	}()
+	for _, table := range []struct {
+		byte
+		want bool
+	}{{tableTask, want.Live}, {tableDone, want.Done}} {
+		if !table.want {
+			continue
+		}
+		prefix := key1(table.byte, ns)
+		upper := prefixEnd(prefix)
+		if before != (ID{}) {
+			upper = key2(table.byte, ns, before)
+		}
+		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: upper})
+		if err != nil {
+			return fmt.Errorf("read tasks: %w", err)
+		}
+		iters = append(iters, it)
+		it.Last()
+	}
+	for {
+		newest := -1
+		for i, it := range iters {
+			if err := it.Error(); err != nil {
+				return fmt.Errorf("read tasks: %w", err)
+			}
+			if it.Valid() && (newest < 0 || slices.Compare(it.Key()[17:], iters[newest].Key()[17:]) > 0) {
+				newest = i
+			}
+		}
+		if newest < 0 {
+			return nil
+		}
+		row := &pb.TaskRow{}
+		if err := proto.Unmarshal(iters[newest].Value(), row); err != nil {
+			return fmt.Errorf("state row %x is damaged: %w", iters[newest].Key(), err)
+		}
+		if !fn(row) {
+			return nil
+		}
+		iters[newest].Prev()
+	}
+}
+
+// ReadHistory reads the events of one aggregate after a version, oldest first,
+// at most limit. more says that there are others.
+func ReadHistory(r pebble.Reader, aggregate ID, after uint64, limit int) (events []*pb.EventRow, more bool, err error) {
+	prefix := key1(tableHistory, aggregate)
+	return readPointers(r, historyKey(aggregate, after+1), prefixEnd(prefix), limit)
+}
+
+// ReadFeed reads a namespace's events after (index, place), oldest first.
+func ReadFeed(r pebble.Reader, ns ID, index uint64, place uint32, limit int) (events []*pb.EventRow, more bool, err error) {
+	from := append(feedKey(ns, index, place), 0) // the first key after that one
+	return readPointers(r, from, prefixEnd(key1(tableFeed, ns)), limit)
+}
+
+func readPointers(r pebble.Reader, lower, upper []byte, limit int) (events []*pb.EventRow, more bool, err error) {
+	iter, err := r.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, false, fmt.Errorf("read events: %w", err)
+	}
+	defer func() {
+		if cerr := iter.Close(); err == nil && cerr != nil {
+			err = fmt.Errorf("read events: %w", cerr)
+		}
+	}()
+	for iter.First(); iter.Valid(); iter.Next() {
+		if len(events) == limit {
+			return events, true, nil
+		}
+		if len(iter.Value()) != 10 {
+			return nil, false, fmt.Errorf("event pointer %x is damaged", iter.Key())
+		}
+		e, err := EventAt(r, iter.Value())
+		if err != nil {
+			return nil, false, err
+		}
+		if e == nil {
+			return nil, false, fmt.Errorf("event pointer %x leads nowhere", iter.Key())
+		}
+		events = append(events, e)
+	}
+	return events, false, nil
+}
+
+// FeedHead is the position of the newest event of a namespace; zero without one.
+func FeedHead(r pebble.Reader, ns ID) (index uint64, place uint32, err error) {
+	prefix := key1(tableFeed, ns)
+	iter, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
+	if err != nil {
+		return 0, 0, fmt.Errorf("read events: %w", err)
+	}
+	if iter.Last() {
+		index = binary.BigEndian.Uint64(iter.Key()[17:])
+		place = binary.BigEndian.Uint32(iter.Key()[25:])
+	}
+	if err := iter.Close(); err != nil {
+		return 0, 0, fmt.Errorf("read events: %w", err)
+	}
+	return index, place, nil
+}
