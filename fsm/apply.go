@@ -53,12 +53,12 @@ type run struct {
 	number uint64 // fencing number of the entry
 	out    Outcome
 
-	cmd        *pb.Command         // being executed; nil for due items and assignment
-	ns         *state.Namespace    // of cmd
-	cause      cause               // of the commits being made
-	born       int                 // commands born in this entry so far
-	registered map[ID]struct{}     // instances that registered in this entry
-	offers     []*state.Instance   // reused by assignment
+	cmd        *pb.Command       // being executed; nil for due items and assignment
+	ns         *state.Namespace  // of cmd
+	cause      cause             // of the commits being made
+	born       int               // commands born in this entry so far
+	registered map[ID]struct{}   // instances that registered in this entry
+	offers     []*state.Instance // reused by assignment
 }
 
 // cause is in whose name and why commits are made.
@@ -388,7 +388,7 @@ func (r *run) newID() ID {
 	sum := sha256.Sum256(append(m.ClusterId[:len(m.ClusterId):len(m.ClusterId)], seed[:]...))
 
 	ms := uint64(r.now / 1000)
-	high := uint64(min(place, 0xfff))                                          // 12 bits
+	high := uint64(min(place, 0xfff))                                                      // 12 bits
 	low := m.AppliedIndex<<32&0x3fffffffffffffff | uint64(binary.BigEndian.Uint32(sum[:])) // 62 bits
 	if last := m.LastId; binary.BigEndian.Uint64(last)>>16 >= ms {
 		ms = binary.BigEndian.Uint64(last) >> 16

@@ -59,8 +59,8 @@ func (v *view) refuse(code schema.Code, format string, args ...any) {
 
 func (v *view) answer(q *pb.Query) error {
 	switch b := q.Body.(type) {
-	case *pb.Query_GetNamespace:
-		v.getNamespace(b.GetNamespace)
+	case *pb.Query_ReadNamespace:
+		v.getNamespace(b.ReadNamespace)
 		return nil
 	case *pb.Query_ListNamespaces:
 		v.listNamespaces()

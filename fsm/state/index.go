@@ -134,11 +134,11 @@ func capCompare(a, b capKey) int {
 // the sessions that offer it.
 type class struct {
 	cap     capKey
-	plain   lists                       // tasks without a key
-	keyed   lists                       // for each free key, the first waiters of this class
+	plain   lists                      // tasks without a key
+	keyed   lists                      // for each free key, the first waiters of this class
 	any     *btree.BTreeG[sessionItem] // eligible sessions without concurrency_keys
 	keys    *btree.BTreeG[sessionItem] // eligible sessions with them
-	capable int                         // connected sessions that do not drain
+	capable int                        // connected sessions that do not drain
 	// capableKeys counts those of them that declared concurrency_keys.
 	capableKeys int
 	groups      int // waiter groups of keys that point here

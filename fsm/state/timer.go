@@ -173,8 +173,8 @@ func attemptTimer(a *pb.AttemptRow) Timer {
 
 // How long an instance is remembered in its stages.
 const (
-	SessionGraceUs   = 2e6        // unstarted attempts wait for the instance to be back
-	SessionExpiryUs  = 60e6       // after the loss of its connection
+	SessionGraceUs   = 2e6         // unstarted attempts wait for the instance to be back
+	SessionExpiryUs  = 60e6        // after the loss of its connection
 	InstanceRemoveUs = 24 * 3600e6 // after its session ended
 )
 

@@ -88,7 +88,7 @@ type Query struct {
 	//	*Query_ListTaskEvents
 	//	*Query_GetQueue
 	//	*Query_ListQueues
-	//	*Query_GetNamespace_
+	//	*Query_ReadNamespace
 	//	*Query_ListNamespaces
 	//	*Query_GetWorker
 	//	*Query_ListWorkers
@@ -228,10 +228,10 @@ func (x *Query) GetListQueues() *ListQueues {
 	return nil
 }
 
-func (x *Query) GetGetNamespace_() *GetNamespace {
+func (x *Query) GetReadNamespace() *GetNamespace {
 	if x != nil {
-		if x, ok := x.Body.(*Query_GetNamespace_); ok {
-			return x.GetNamespace_
+		if x, ok := x.Body.(*Query_ReadNamespace); ok {
+			return x.ReadNamespace
 		}
 	}
 	return nil
@@ -337,8 +337,8 @@ type Query_ListQueues struct {
 	ListQueues *ListQueues `protobuf:"bytes,21,opt,name=list_queues,json=listQueues,proto3,oneof"`
 }
 
-type Query_GetNamespace_ struct {
-	GetNamespace_ *GetNamespace `protobuf:"bytes,22,opt,name=get_namespace,json=getNamespace,proto3,oneof"`
+type Query_ReadNamespace struct {
+	ReadNamespace *GetNamespace `protobuf:"bytes,22,opt,name=read_namespace,json=readNamespace,proto3,oneof"`
 }
 
 type Query_ListNamespaces struct {
@@ -385,7 +385,7 @@ func (*Query_GetQueue) isQuery_Body() {}
 
 func (*Query_ListQueues) isQuery_Body() {}
 
-func (*Query_GetNamespace_) isQuery_Body() {}
+func (*Query_ReadNamespace) isQuery_Body() {}
 
 func (*Query_ListNamespaces) isQuery_Body() {}
 
@@ -2127,7 +2127,7 @@ var File_pulse_v1_query_proto protoreflect.FileDescriptor
 
 const file_pulse_v1_query_proto_rawDesc = "" +
 	"\n" +
-	"\x14pulse/v1/query.proto\x12\bpulse.v1\x1a\x16pulse/v1/command.proto\x1a\x14pulse/v1/event.proto\x1a\x14pulse/v1/state.proto\"\x9c\b\n" +
+	"\x14pulse/v1/query.proto\x12\bpulse.v1\x1a\x16pulse/v1/command.proto\x1a\x14pulse/v1/event.proto\x1a\x14pulse/v1/state.proto\"\x9e\b\n" +
 	"\x05Query\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12!\n" +
 	"\fnamespace_id\x18\x02 \x01(\fR\vnamespaceId\x12(\n" +
@@ -2141,8 +2141,8 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"\x10list_task_events\x18\x13 \x01(\v2\x18.pulse.v1.ListTaskEventsH\x00R\x0elistTaskEvents\x121\n" +
 	"\tget_queue\x18\x14 \x01(\v2\x12.pulse.v1.GetQueueH\x00R\bgetQueue\x127\n" +
 	"\vlist_queues\x18\x15 \x01(\v2\x14.pulse.v1.ListQueuesH\x00R\n" +
-	"listQueues\x12=\n" +
-	"\rget_namespace\x18\x16 \x01(\v2\x16.pulse.v1.GetNamespaceH\x00R\fgetNamespace\x12C\n" +
+	"listQueues\x12?\n" +
+	"\x0eread_namespace\x18\x16 \x01(\v2\x16.pulse.v1.GetNamespaceH\x00R\rreadNamespace\x12C\n" +
 	"\x0flist_namespaces\x18\x17 \x01(\v2\x18.pulse.v1.ListNamespacesH\x00R\x0elistNamespaces\x124\n" +
 	"\n" +
 	"get_worker\x18\x18 \x01(\v2\x13.pulse.v1.GetWorkerH\x00R\tgetWorker\x12:\n" +
@@ -2356,7 +2356,7 @@ var file_pulse_v1_query_proto_depIdxs = []int32{
 	5,  // 5: pulse.v1.Query.list_task_events:type_name -> pulse.v1.ListTaskEvents
 	6,  // 6: pulse.v1.Query.get_queue:type_name -> pulse.v1.GetQueue
 	7,  // 7: pulse.v1.Query.list_queues:type_name -> pulse.v1.ListQueues
-	8,  // 8: pulse.v1.Query.get_namespace:type_name -> pulse.v1.GetNamespace
+	8,  // 8: pulse.v1.Query.read_namespace:type_name -> pulse.v1.GetNamespace
 	9,  // 9: pulse.v1.Query.list_namespaces:type_name -> pulse.v1.ListNamespaces
 	10, // 10: pulse.v1.Query.get_worker:type_name -> pulse.v1.GetWorker
 	11, // 11: pulse.v1.Query.list_workers:type_name -> pulse.v1.ListWorkers
@@ -2416,7 +2416,7 @@ func file_pulse_v1_query_proto_init() {
 		(*Query_ListTaskEvents)(nil),
 		(*Query_GetQueue)(nil),
 		(*Query_ListQueues)(nil),
-		(*Query_GetNamespace_)(nil),
+		(*Query_ReadNamespace)(nil),
 		(*Query_ListNamespaces)(nil),
 		(*Query_GetWorker)(nil),
 		(*Query_ListWorkers)(nil),
