@@ -2,7 +2,6 @@ package node
 
 import (
 	"bytes"
-	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -234,10 +233,4 @@ func clusterID(secret []byte, firstVoters []string) string {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte("pulse cluster id v1\x00" + strings.Join(voters, "\x00")))
 	return hex.EncodeToString(mac.Sum(nil)[:16])
-}
-
-// leaseKey is the key that lease secrets are minted with. Every node of the
-// cluster makes the same one.
-func (d *Dir) leaseKey() ([]byte, error) {
-	return hkdf.Key(sha256.New, d.secret, nil, "pulse lease key v1", sha256.Size)
 }
