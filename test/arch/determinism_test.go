@@ -64,7 +64,7 @@ func check(fset *token.FileSet, info *types.Info, file *ast.File, name string) [
 	reasons := map[int]bool{} // lines that carry a reason
 	for _, group := range file.Comments {
 		for _, c := range group.List {
-			if rest, ok := strings.CutPrefix(c.Text, orderFree); ok && len(strings.TrimSpace(rest)) >= 10 {
+			if rest, ok := strings.CutPrefix(c.Text, orderFree); ok && len(strings.TrimSpace(rest)) >= 5 {
 				reasons[fset.Position(c.Pos()).Line] = true
 			}
 		}
