@@ -66,10 +66,8 @@ type queueName struct {
 
 // StoreOptions are the Pebble options of a live store.
 func StoreOptions() *pebble.Options {
-	cache := pebble.NewCache(64 << 20)
-	defer cache.Unref() // the DB keeps its own reference
 	o := &pebble.Options{
-		Cache:                       cache,
+		CacheSize:                   64 << 20,
 		FormatMajorVersion:          pebble.FormatNewest,
 		MemTableSize:                32 << 20,
 		MemTableStopWritesThreshold: 4,
