@@ -76,8 +76,8 @@ func (m *Machine) cancellation(e Effect) *pb.CancelAttempt {
 	switch {
 	case row == nil, row.CancelRequestedAtUs == 0, !m.holds(row, e):
 		return nil
-	case !state.AttemptLive(row.State) && row.State != pb.AttemptState_ATTEMPT_STATE_CANCELLED:
-		return nil
+	case !state.AttemptLive(row.State) && (row.State != pb.AttemptState_ATTEMPT_STATE_CANCELLED || !e.Once):
+		return nil // it has ended since, and the worker knows: it was told or said so itself
 	}
 	return &pb.CancelAttempt{
 		TaskId: row.TaskId, AttemptId: row.Id, Epoch: row.Epoch, RequestedAtUs: row.CancelRequestedAtUs,

@@ -43,4 +43,5 @@ type Effect struct {
 	Code        string // of EffectClose
 	OfferedAt   int64  // of EffectAssign, Unix microseconds
 	OfferUntil  int64  // of EffectAssign, Unix microseconds
+	Once        bool   // of EffectCancel: the attempt is over, so nothing will ever show that the worker knows
 }

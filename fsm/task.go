@@ -212,7 +212,7 @@ func (r *run) tellCancel(a *pb.AttemptRow) {
 	}
 	r.effect(Effect{
 		Kind: EffectCancel, GatewayID: i.Row.GatewayId, NamespaceID: ID(a.NamespaceId),
-		SessionID: ID(i.Row.SessionId), TaskID: ID(a.TaskId), AttemptID: ID(a.Id),
+		SessionID: ID(i.Row.SessionId), TaskID: ID(a.TaskId), AttemptID: ID(a.Id), Once: !state.AttemptLive(a.State),
 	})
 }
 
