@@ -196,13 +196,6 @@ func (c *Courier) put(effect fsm.Effect, news bool) {
 	}
 }
 
-// moved hands on what a route found to belong to another gateway.
-func (c *Courier) moved(effect fsm.Effect) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.put(effect, false)
-}
-
 // sweep gives up routes without work, whose gateways may be gone for good.
 func (c *Courier) sweep() {
 	c.mu.Lock()

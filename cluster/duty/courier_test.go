@@ -223,6 +223,20 @@ func TestACancelIsRepeatedUntilTheAttemptHasEnded(t *testing.T) {
 	})
 }
 
+func TestACancelOfAnOfferIsSaidOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		o := takeOffice(t, newMachine())
+		o.Offer([]fsm.Effect{o.machine.lease(fsm.Effect{Kind: fsm.EffectCancel, GatewayID: "a", AttemptID: fsm.ID{1}, Once: true})})
+		time.Sleep(time.Minute)
+		if got := o.carrier.log("a"); got != "[1@0.00]" {
+			t.Errorf("said %s", got)
+		}
+		if s := o.Stats(); s.Tracked != 0 {
+			t.Errorf("%d still in mind", s.Tracked)
+		}
+	})
+}
+
 func TestACloseIsSaidOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := takeOffice(t, newMachine())
@@ -339,24 +353,6 @@ func TestNewsAboutAKnownAttemptIsSaidAtOnce(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		if got := o.carrier.log("a"); got != "[1@0.00 1@1.00 1@4.00]" {
 			t.Errorf("said %s", got)
-		}
-	})
-}
-
-func TestAnAttemptThatMovedIsFollowed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		o := takeOffice(t, newMachine())
-		e := o.machine.lease(assign(1, "a", 9*time.Second))
-		o.Offer([]fsm.Effect{e})
-		synctest.Wait()
-		e.GatewayID = "b"
-		o.machine.lease(e) // the hint about the move is lost
-		time.Sleep(4 * time.Second)
-		if o.carrier.log("a") != "[1@0.00]" || o.carrier.log("b") != "[1@3.00]" {
-			t.Errorf("a heard %s, b heard %s", o.carrier.log("a"), o.carrier.log("b"))
-		}
-		if s := o.Stats(); s.Tracked != 1 {
-			t.Errorf("%d in mind, want the one at b", s.Tracked)
 		}
 	})
 }

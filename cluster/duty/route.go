@@ -67,6 +67,11 @@ func every(e fsm.Effect) time.Duration {
 	return min(max(offer/3, repeatLeast), repeatMost)
 }
 
+// saidOnce tells what no later state shows to have arrived. A lost close is made
+// good by the gateway's report, a lost cancel of an offer by the refusal of its
+// start.
+func saidOnce(e fsm.Effect) bool { return e.Kind == fsm.EffectClose || e.Once }
+
 // put takes an effect and says whether there was room.
 func (r *route) put(effect fsm.Effect, news bool) bool {
 	r.mu.Lock()
@@ -74,7 +79,7 @@ func (r *route) put(effect fsm.Effect, news bool) bool {
 	key := keyOf(effect)
 	p := r.parcels[key]
 	switch {
-	case p != nil && !news:
+	case p != nil && !news && p.effect.SessionID == effect.SessionID:
 		return true
 	case p != nil:
 		p.effect, p.sent = effect, false
@@ -168,12 +173,6 @@ func (r *route) say(ctx context.Context, due []*parcel) {
 			r.settle(p)
 			continue
 		}
-		if d.GetGatewayId() != r.gateway {
-			r.settle(p)
-			effect.GatewayID = d.GetGatewayId()
-			r.courier.moved(effect)
-			continue
-		}
 		size := proto.Size(d)
 		if len(batch) > 0 && bytes+size > batchBytes {
 			flush()
@@ -183,8 +182,7 @@ func (r *route) say(ctx context.Context, due []*parcel) {
 		if again {
 			repeats++
 		}
-		if effect.Kind == fsm.EffectClose {
-			// Said once: the gateway's own report tells it of sessions that are over.
+		if saidOnce(effect) {
 			r.settle(p)
 		}
 	}
