@@ -268,10 +268,12 @@ func (m *Machine) acquire() (*pebble.DB, func()) {
 	return m.state.DB(), m.readers.Done
 }
 
-// Restore replaces the state by the one in a snapshot stream. The new store is
-// built and synced beside the old one and becomes current by one rename; an
-// error leaves the old state as it was.
-func (m *Machine) Restore(r io.Reader) error {
+// Restore replaces the state by the one in a snapshot stream and raises its
+// applied index to raftIndex, the snapshot's place in this log: entries of raft
+// itself between the two never reach Apply. The new store is built and synced
+// beside the old one and becomes current by one rename; an error leaves the old
+// state as it was.
+func (m *Machine) Restore(r io.Reader, raftIndex uint64) error {
 	m.mu.RLock()
 	gen := m.gen + 1
 	m.mu.RUnlock()
@@ -286,7 +288,11 @@ func (m *Machine) Restore(r io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
-	if err := m.setCurrent(gen); err != nil {
+	err = next.RaiseApplied(raftIndex)
+	if err == nil {
+		err = m.setCurrent(gen)
+	}
+	if err != nil {
 		return errors.Join(err, next.Close())
 	}
 	m.mu.Lock()

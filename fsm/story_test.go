@@ -226,7 +226,7 @@ func (w *worker) hello() *worker {
 	w.s.say(fmt.Sprintf("hello of %s", w.s.name("W", w.id)), &pb.Command{
 		Body: &pb.Command_RegisterSession{RegisterSession: &pb.RegisterSession{
 			InstanceId: w.id, SecretHash: []byte("secret"), QueueId: w.s.queue, Capacity: w.capacity,
-			Capabilities:               []*pb.Capability{{Handler: "h", HandlerVersion: "1", PayloadVersion: "1"}},
+			Capabilities:              []*pb.Capability{{Handler: "h", HandlerVersion: "1", PayloadVersion: "1"}},
 			CancellationNotifications: true, ConcurrencyKeys: w.keys, GatewayId: "g1", GatewayIncarnation: []byte("i1"),
 		}},
 	})
@@ -296,7 +296,9 @@ func (s *story) cancel(task string) {
 	s.apply()
 }
 
-func reconcileOnly(c *pb.SubmitTask) { c.RecoverySafety = pb.RecoverySafety_RECOVERY_SAFETY_RECONCILE_ONLY }
+func reconcileOnly(c *pb.SubmitTask) {
+	c.RecoverySafety = pb.RecoverySafety_RECOVERY_SAFETY_RECONCILE_ONLY
+}
 
 func key(k string) func(*pb.SubmitTask) { return func(c *pb.SubmitTask) { c.ConcurrencyKey = k } }
 

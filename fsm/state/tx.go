@@ -100,6 +100,25 @@ func (tx *Tx) Commit() error {
 	return nil
 }
 
+// RaiseApplied records, durably, that the state stands at a later place of the
+// log than its last entry.
+func (s *State) RaiseApplied(index uint64) error {
+	if index <= s.meta.AppliedIndex {
+		return nil
+	}
+	m := proto.CloneOf(s.meta)
+	m.AppliedIndex = index
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode meta row: %w", err)
+	}
+	if err := s.db.Set(MetaKey, data, pebble.Sync); err != nil {
+		return fmt.Errorf("write meta row: %w", err)
+	}
+	s.meta = m
+	return nil
+}
+
 func (tx *Tx) write(batch *pebble.Batch, h hash.Hash, c *change, value []byte) error {
 	if c.gone {
 		if c.fresh {
