@@ -170,9 +170,13 @@ func Pointer(data []byte, offset int) string {
 	depth := 0
 walk:
 	for i := 0; i < len(data) && i <= offset; {
-		switch c := data[i]; c {
+		c := data[i]
+		if i == offset && c != '"' {
+			break
+		}
+		switch c {
 		case '{', '[':
-			if i == offset || depth == len(open) {
+			if depth == len(open) {
 				break walk
 			}
 			open[depth] = container{key: -1}

@@ -12,8 +12,9 @@ type Hostile struct {
 	Text []byte
 }
 
-// Hostiles are texts that have broken or drained readers of JSON, each in three
-// places: as the whole text, as the result of a frame, and as the name of a member.
+// Hostiles are texts that have broken or drained readers of JSON, each in four
+// places: as the whole text, as the result of a frame from a worker, as the payload
+// of one from the server, and as the name of a member.
 func Hostiles() []Hostile {
 	const mebi = 1 << 20
 	wide := []byte(`{"`)
@@ -124,8 +125,9 @@ func Hostiles() []Hostile {
 			continue
 		}
 		all = append(all,
-			Hostile{v.Name + " as a result", frame(`"result":` + string(v.Text))},
-			Hostile{v.Name + " as a name", frame(`"result":0,` + string(v.Text) + `:0`)},
+			Hostile{v.Name + " as a result", finish(`"result":` + string(v.Text))},
+			Hostile{v.Name + " as a name", finish(`"result":0,` + string(v.Text) + `:0`)},
+			Hostile{v.Name + " as a payload", assign(`"payload":` + string(v.Text))},
 		)
 	}
 	return all
@@ -135,10 +137,23 @@ func nest(depth int) []byte {
 	return []byte(strings.Repeat("[", depth) + strings.Repeat("]", depth))
 }
 
-// frame is a finish frame with the given members in its body.
-func frame(members string) []byte {
+// finish is a frame from a worker with the given members in its body.
+func finish(members string) []byte {
 	return []byte(`{"protocol_version":"1","type":"task.finish","message_id":"00000000000000000000000000000001",` +
 		`"session_id":"00000000000000000000000000000002","body":{"ref":{"task_id":"00000000000000000000000000000003",` +
 		`"attempt_id":"00000000000000000000000000000004","epoch":"5","lease_secret":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"},` +
 		`"outcome":"SUCCEEDED",` + members + `}}`)
+}
+
+// assign is a frame from the server with the given members in its task.
+func assign(members string) []byte {
+	const at = `:"2026-07-01T12:00:00Z",`
+	return []byte(`{"protocol_version":"1","type":"task.assign","message_id":"00000000000000000000000000000001",` +
+		`"session_id":"00000000000000000000000000000002","body":{"attempt_id":"00000000000000000000000000000004","epoch":"5",` +
+		`"lease_secret":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","lease_until"` + at + `"server_time"` + at +
+		`"task":{"id":"00000000000000000000000000000003","namespace_id":"00000000000000000000000000000006",` +
+		`"queue_id":"00000000000000000000000000000007","state":"LEASED","revision":"2","handler":"h","handler_version":"1",` +
+		`"payload_version":"1","available_at"` + at + `"deadline_at"` + at + `"created_at"` + at + `"updated_at"` + at +
+		`"recovery_safety":"IDEMPOTENT","attempt_count":1,"retry":{"max_attempts":1,"initial_delay_ms":0,"max_delay_ms":0,` +
+		`"attempt_timeout_ms":1},` + members + `}}}`)
 }
