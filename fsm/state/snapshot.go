@@ -335,6 +335,7 @@ func readStream(r io.Reader, dst string, fs vfs.FS) (Header, error) {
 func buildStore(r io.Reader, dst string, fs vfs.FS) (Header, error) {
 	options := StoreOptions()
 	options.FS = fs
+	options.EnsureDefaults() // pebble.Open does so in a copy; the writer options below need them too
 	db, err := pebble.Open(dst, options)
 	if err != nil {
 		return Header{}, fmt.Errorf("read snapshot: %w", err)
