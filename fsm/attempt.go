@@ -251,6 +251,9 @@ func (r *run) settleFailed(t, next *pb.TaskRow, a *pb.AttemptRow, cmd *pb.Finish
 		AttemptId: a.Id, Epoch: a.Epoch, ErrorCode: cmd.ErrorCode, Retryable: cmd.Retryable,
 	}}}
 	at, allowed := r.canRetry(t)
+	if t.RecoverySafety == pb.RecoverySafety_RECOVERY_SAFETY_RECONCILE_ONLY && a.StartedAtUs != 0 {
+		allowed = false // it has run; only a person may let it run again
+	}
 	switch {
 	case cmd.Retryable && t.CancelRequestedAtUs != 0:
 		r.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_FAILED)
