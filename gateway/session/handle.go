@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "pulse/proto/pulse/v1"
@@ -54,8 +55,8 @@ func (s session) ref() *pb.SessionRef {
 
 // Handle is one connection's session, from before its registration to its end.
 // The surface calls Register, then Welcomed once the welcome is on its way, and
-// the commands after that; Close is called once, last. Commands may be given
-// from one goroutine at a time, in the order in which they arrived.
+// the commands after that, all from one goroutine and in the order in which
+// they arrived; Close is called last.
 //
 // The message id of a frame is the identity of its operation and goes into the
 // command as it is.
@@ -67,7 +68,7 @@ type Handle struct {
 	pipe pipeline
 
 	// session is set once, by Register, before the hub knows the handle.
-	session *session
+	session atomic.Pointer[session]
 
 	mu    sync.Mutex
 	state state
@@ -93,10 +94,10 @@ const secretReadWithin = 2 * time.Second
 
 // Session is the id of the session, if there is one.
 func (h *Handle) Session() (id schema.ID, ok bool) {
-	if h.session == nil {
-		return id, false
+	if s := h.session.Load(); s != nil {
+		return s.id, true
 	}
-	return h.session.id, true
+	return id, false
 }
 
 // Register makes the session and waits for it. A refusal leaves the handle as
@@ -118,8 +119,8 @@ func (h *Handle) Register(ctx context.Context, messageID schema.ID, r Registrati
 		return nil, refusal
 	}
 	h.hub.counters.Registered.Add(1)
-	h.hub.cfg.Logger.Debug("worker registered", "session", h.session.id, "instance", h.session.instance,
-		"epoch", h.session.epoch, "namespace", result.GetNamespace(), "queue", result.GetQueue(), "peer", h.peer)
+	h.hub.cfg.Logger.Debug("worker registered", "session", h.session.Load().id, "instance", r.InstanceID,
+		"epoch", result.GetEpoch(), "namespace", result.GetNamespace(), "queue", result.GetQueue(), "peer", h.peer)
 	return result, nil
 }
 
@@ -153,12 +154,17 @@ func (h *Handle) register(ctx context.Context, messageID schema.ID, r Registrati
 		h.hub.finish(registration, nil)
 		return nil, schema.Errorf(schema.ResultUnknown, "the registration was answered with nothing")
 	}
-	h.session = &session{
+	s := &session{
 		id: id, epoch: made.GetEpoch(), instance: r.InstanceID, namespace: namespace,
 		cancels: r.CancellationNotifications,
 	}
-	h.step(registering, held)
+	h.session.Store(s)
+	welcome := h.step(registering, held)
 	h.hub.finish(registration, h)
+	if !welcome { // the connection ended meanwhile
+		h.Leave()
+		return nil, schema.Errorf(schema.Unavailable, "the connection is closing")
+	}
 	return made, nil
 }
 
@@ -243,29 +249,30 @@ func (h *Handle) deliver(d *pb.Delivery) {
 // say gives a delivery to the connection.
 func (h *Handle) say(d *pb.Delivery) {
 	h.hub.counters.Deliveries.Add(1)
+	s := h.session.Load()
 	switch body := d.GetBody().(type) {
 	case *pb.Delivery_Assign:
 		attempt, ok := toID(body.Assign.GetAttemptId())
 		if !ok {
-			h.hub.cfg.Logger.Warn("assignment without an attempt dropped", "session", h.session.id)
+			h.hub.cfg.Logger.Warn("assignment without an attempt dropped", "session", s.id)
 			return
 		}
 		h.conn.Assign(body.Assign, h.hub.cfg.LeaseKey.Mint(attempt, body.Assign.GetEpoch()))
 	case *pb.Delivery_Cancel:
-		if h.session.cancels {
+		if s.cancels {
 			h.conn.Cancel(body.Cancel)
 		}
 	case *pb.Delivery_Close:
-		h.hub.end(h.session.id, body.Close.GetCode())
+		h.hub.end(s.id, body.Close.GetCode())
 	}
 }
 
 // SetCapacity replaces the capacity. The result carries the session.
 func (h *Handle) SetCapacity(ctx context.Context, messageID schema.ID, sequence uint64, capacity uint32, drain bool, reply Reply) {
-	h.submit(ctx, h.session.id, &pb.Command{
+	h.submit(ctx, h.session.Load().id, &pb.Command{
 		Id: idBytes(messageID),
 		Body: &pb.Command_SetCapacity{SetCapacity: &pb.SetCapacity{
-			Session: h.session.ref(), Sequence: sequence, Capacity: capacity, Drain: drain,
+			Session: h.session.Load().ref(), Sequence: sequence, Capacity: capacity, Drain: drain,
 		}},
 	}, reply)
 }
@@ -275,7 +282,7 @@ func (h *Handle) Resume(ctx context.Context, messageID schema.ID, ref AttemptRef
 	h.act(ctx, ref, &pb.Command{
 		Id: idBytes(messageID),
 		Body: &pb.Command_ResumeAttempt{ResumeAttempt: &pb.ResumeAttempt{
-			Session: h.session.ref(), Ref: ref.proven(),
+			Session: h.session.Load().ref(), Ref: ref.proven(),
 		}},
 	}, reply)
 }
@@ -285,7 +292,7 @@ func (h *Handle) Start(ctx context.Context, messageID schema.ID, ref AttemptRef,
 	h.act(ctx, ref, &pb.Command{
 		Id: idBytes(messageID),
 		Body: &pb.Command_StartAttempt{StartAttempt: &pb.StartAttempt{
-			Session: h.session.ref(), Ref: ref.proven(),
+			Session: h.session.Load().ref(), Ref: ref.proven(),
 		}},
 	}, reply)
 }
@@ -295,7 +302,7 @@ func (h *Handle) Renew(ctx context.Context, messageID schema.ID, ref AttemptRef,
 	h.act(ctx, ref, &pb.Command{
 		Id: idBytes(messageID),
 		Body: &pb.Command_RenewAttempt{RenewAttempt: &pb.RenewAttempt{
-			Session: h.session.ref(), Ref: ref.proven(),
+			Session: h.session.Load().ref(), Ref: ref.proven(),
 		}},
 	}, reply)
 }
@@ -305,7 +312,7 @@ func (h *Handle) Finish(ctx context.Context, messageID schema.ID, ref AttemptRef
 	h.act(ctx, ref, &pb.Command{
 		Id: idBytes(messageID),
 		Body: &pb.Command_FinishAttempt{FinishAttempt: &pb.FinishAttempt{
-			Session: h.session.ref(), Ref: ref.proven(),
+			Session: h.session.Load().ref(), Ref: ref.proven(),
 			Outcome: f.Outcome, Result: f.Result, ErrorCode: f.ErrorCode, Retryable: f.Retryable,
 		}},
 	}, reply)
@@ -327,8 +334,9 @@ func (h *Handle) act(ctx context.Context, ref AttemptRef, cmd *pb.Command, reply
 func (h *Handle) unproven(ctx context.Context, ref AttemptRef) *schema.Error {
 	ctx, cancel := context.WithTimeout(ctx, secretReadWithin)
 	defer cancel()
+	s := h.session.Load()
 	_, refusal := h.hub.read(ctx, &pb.Query{
-		NamespaceId: idBytes(h.session.namespace), Caller: h.who.worker(h.session.instance),
+		NamespaceId: idBytes(s.namespace), Caller: h.who.worker(s.instance),
 		Consistency: pb.Consistency_CONSISTENCY_STALE,
 		Body: &pb.Query_GetAttempt{GetAttempt: &pb.GetAttempt{
 			TaskId: idBytes(ref.TaskID), AttemptId: idBytes(ref.AttemptID),
@@ -346,8 +354,9 @@ func (r AttemptRef) proven() *pb.AttemptRef {
 }
 
 func (h *Handle) submit(ctx context.Context, key schema.ID, cmd *pb.Command, reply Reply) {
-	cmd.NamespaceId = idBytes(h.session.namespace)
-	cmd.Caller = h.who.worker(h.session.instance)
+	s := h.session.Load()
+	cmd.NamespaceId = idBytes(s.namespace)
+	cmd.Caller = h.who.worker(s.instance)
 	h.pipe.add(ctx, &call{key: key, cmd: cmd, reply: reply})
 }
 
@@ -355,17 +364,25 @@ func (h *Handle) submit(ctx context.Context, key schema.ID, cmd *pb.Command, rep
 // on, and waits until all earlier ones are answered.
 func (h *Handle) Drain() { h.pipe.drain() }
 
-// Close says that the connection is gone. The session is reported as closed
-// before the commands under way are waited for.
-func (h *Handle) Close() {
+// Leave says that the connection is going: the session is reported as closed
+// and nothing is delivered to it. It does not wait, may be called from
+// anywhere, and only the first call counts.
+func (h *Handle) Leave() {
 	h.mu.Lock()
 	h.state = closed
 	h.held = nil
 	h.mu.Unlock()
-	if h.hub.forget(h) {
-		h.hub.cfg.Logger.Debug("worker disconnected", "session", h.session.id, "instance", h.session.instance, "peer", h.peer)
-		h.hub.closer.add(*h.session)
+	s := h.session.Load()
+	if s == nil || !h.hub.forget(s.id, h) {
+		return
 	}
+	h.hub.cfg.Logger.Debug("worker disconnected", "session", s.id, "instance", s.instance, "peer", h.peer)
+	h.hub.closer.add(*s)
+}
+
+// Close is Leave, and waits until the commands under way are answered.
+func (h *Handle) Close() {
+	h.Leave()
 	h.pipe.drain()
 }
 

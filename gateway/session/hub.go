@@ -17,15 +17,15 @@ import (
 )
 
 // Conn is the connection that carries a session, filled by the surface. Its
-// methods are called from any goroutine, must not wait for the peer, and must
-// not call back into the hub or the handle.
+// methods are called from any goroutine and must not wait for the peer.
 type Conn interface {
 	// Assign offers an attempt. It may be repeated, and may be dropped when
 	// the worker does not keep up: the leader repeats it while it is true.
 	Assign(a *pb.AssignTask, secret schema.Secret)
 	// Cancel tells that a cancellation was asked for; it too may be dropped.
 	Cancel(c *pb.CancelAttempt)
-	// Close ends the connection with an error that is fatal to it.
+	// Close ends the connection with an error that is fatal to it; the surface
+	// may call Leave from it.
 	Close(cause *schema.Error)
 	// Heard is when the last frame or pong arrived.
 	Heard() time.Time
@@ -256,7 +256,7 @@ func (h *Hub) list(index uint64, now time.Time) *pb.ReportGateway {
 			handle.conn.Close(schema.Errorf(schema.SessionExpired, "nothing was heard for %s", h.cfg.LiveFor))
 			continue
 		}
-		s := handle.session // immutable once in h.sessions
+		s := handle.session.Load()
 		body.Sessions = append(body.Sessions, &pb.SessionEntry{
 			SessionId: idBytes(s.id), Epoch: s.epoch, InstanceId: idBytes(s.instance), NamespaceId: idBytes(s.namespace),
 		})
@@ -285,7 +285,7 @@ func (h *Hub) finish(r *registration, handle *Handle) {
 	h.mu.Lock()
 	delete(h.registrations, r)
 	if handle != nil {
-		h.sessions[handle.session.id] = handle
+		h.sessions[handle.session.Load().id] = handle
 		h.counters.Sessions.Add(1)
 	}
 	waiting := h.parked
@@ -297,13 +297,13 @@ func (h *Hub) finish(r *registration, handle *Handle) {
 }
 
 // forget takes a session off the list, and says whether it was on it.
-func (h *Hub) forget(handle *Handle) bool {
+func (h *Hub) forget(id schema.ID, handle *Handle) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if handle.session == nil || h.sessions[handle.session.id] != handle {
+	if h.sessions[id] != handle {
 		return false
 	}
-	delete(h.sessions, handle.session.id)
+	delete(h.sessions, id)
 	h.counters.Sessions.Add(-1)
 	return true
 }
@@ -314,14 +314,14 @@ func (h *Hub) end(id schema.ID, code string) {
 	h.mu.Lock()
 	handle := h.sessions[id]
 	h.mu.Unlock()
-	if handle == nil || !h.forget(handle) {
+	if handle == nil || !h.forget(id, handle) {
 		return
 	}
 	cause := schema.Errorf(schema.SessionExpired, "the session has expired")
 	if schema.Code(code) == schema.SessionSuperseded {
 		cause = schema.Errorf(schema.SessionSuperseded, "the instance has a newer session")
 	}
-	h.cfg.Logger.Info("session ended by the cluster", "session", id, "instance", handle.session.instance, "code", cause.Code)
+	h.cfg.Logger.Debug("session ended by the cluster", "session", id, "code", cause.Code)
 	handle.conn.Close(cause)
 }
 

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -64,6 +63,10 @@ func (a *Acceptor) accept(w http.ResponseWriter, r *http.Request) (*Conn, *Refus
 		no.Header.Set("Connection", "Upgrade")
 		no.Header.Set("Sec-WebSocket-Protocol", a.cfg.Subprotocol)
 		return nil, no
+	}
+	if !canHijack(w) {
+		// Found out before the 101 is written, which could not be taken back.
+		return nil, refuse(http.StatusInternalServerError, schema.Internal, "this listener cannot upgrade connections")
 	}
 	if !a.cfg.CheckOrigin(r) {
 		return nil, refuse(http.StatusForbidden, schema.Forbidden, "this origin is not allowed")
@@ -138,6 +141,20 @@ func sameHost(r *http.Request) bool {
 	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
 
+// canHijack looks through what wraps the response.
+func canHijack(w http.ResponseWriter) bool {
+	for {
+		switch inner := w.(type) {
+		case http.Hijacker:
+			return true
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = inner.Unwrap()
+		default:
+			return false
+		}
+	}
+}
+
 // upgrade stands between the library and the response: it keeps refusals back,
 // so that they can be answered in our form, and slips heldConn under the
 // connection.
@@ -167,10 +184,6 @@ func (u *upgrade) Write(p []byte) (int, error) {
 func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	raw, rw, err := http.NewResponseController(u.ResponseWriter).Hijack()
 	if err != nil {
-		return nil, nil, err
-	}
-	// The server's own deadlines end with the upgrade.
-	if err := raw.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err
 	}
 	u.conn.net = newHeldConn(raw, u.conn.signal)

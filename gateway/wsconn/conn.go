@@ -42,6 +42,8 @@ type Conn struct {
 	done  chan struct{} // closed once the end is decided
 	group sync.WaitGroup
 
+	ended func() // told once, when the end is decided
+
 	mu        sync.Mutex
 	queue     [][]byte
 	bytes     int // of the queue and of the flush under way
@@ -116,9 +118,18 @@ func (c *Conn) Heard() time.Time { return c.born.Add(time.Duration(c.heard.Load(
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // Serve reads messages and hands them to receive, one at a time, until the
-// connection is over. It returns why, when nothing of the connection is left:
-// a *Closed, one of the errors above, or what the socket said.
-func (c *Conn) Serve(receive func(Message)) error {
+// connection is over. ended is called once, as soon as the end is decided,
+// by whoever decides it: the close handshake may still take a while. Serve
+// returns why the connection ended, when nothing of it is left: a *Closed, one
+// of the errors above, or what the socket said.
+func (c *Conn) Serve(receive func(Message), ended func()) error {
+	c.mu.Lock()
+	c.ended = ended
+	early := c.end != nil // decided between Accept and now
+	c.mu.Unlock()
+	if early {
+		ended()
+	}
 	c.group.Go(c.write)
 	c.stopReading(c.read(receive))
 	c.group.Wait()
@@ -182,37 +193,38 @@ func (c *Conn) watchFull() {
 // the first Close counts. It does not wait.
 func (c *Conn) Close(code CloseCode, reason string, last []byte) {
 	reason = reason[:min(len(reason), closeReasonBytesMax)]
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.end != nil {
-		return
-	}
-	if last != nil {
-		c.append(last)
-	}
-	c.decide(&end{code: code, reason: reason, cause: &Closed{Code: code, Reason: reason}})
+	c.decide(&end{code: code, reason: reason, cause: &Closed{Code: code, Reason: reason}}, last)
 }
 
 // Cut ends the connection at once, in the middle of whatever it is doing. It
 // says whether this was what ended it.
 func (c *Conn) Cut(cause error) bool {
-	c.mu.Lock()
-	first := c.end == nil
-	if first {
-		c.decide(&end{cut: true, cause: cause})
-	}
-	c.mu.Unlock()
+	first := c.decide(&end{cut: true, cause: cause}, nil)
 	c.net.sever()
 	return first
 }
 
-// decide is called once, with mu held.
-func (c *Conn) decide(e *end) {
+// decide settles the end, once, with a last frame before it.
+func (c *Conn) decide(e *end, last []byte) (first bool) {
+	c.mu.Lock()
+	if c.end != nil {
+		c.mu.Unlock()
+		return false
+	}
+	if last != nil {
+		c.append(last)
+	}
 	c.end = e
 	close(c.done)
 	if c.fullTimer != nil {
 		c.fullTimer.Stop()
 	}
+	ended := c.ended
+	c.mu.Unlock()
+	if ended != nil {
+		ended()
+	}
+	return true
 }
 
 func (c *Conn) signal() {
