@@ -280,7 +280,11 @@ func (g *generator) like(name string) string {
 	pick := func(choices ...string) string { return choices[g.random.IntN(len(choices))] }
 	quoted := func(text string) string { return string(must(json.Marshal(text))) }
 	long := func(chars int) string {
-		return quoted(strings.Repeat(pick("a", "a", "Z", "é", "🙂"), max(chars+g.random.IntN(3)-1, 0)))
+		count := max(chars+g.random.IntN(3)-1, 0)
+		if g.random.IntN(5) == 0 {
+			return `"` + strings.Repeat(pick(`\ud83d\ude42`, `\u0061`), count) + `"`
+		}
+		return quoted(strings.Repeat(pick("a", "a", "Z", "é", "🙂"), count))
 	}
 	if g.random.IntN(10) == 0 {
 		return g.any()
@@ -305,6 +309,7 @@ func (g *generator) like(name string) string {
 		n := pick("0", "1", "9", "10", "100", "101", "256", "257", "999", "1000", "120000", "120001", "2592000000", "2592000001", "9223372036854", "9223372036855",
 			"9223372036854775807", "9223372036854775808", "18446744073709551616", "16", "50")
 		return pick(n, n, n, n+".0", n+".000000", n+"e0", n+"E+0", n+"0e-1", n+"00e-2", n+".5", n+"e1", n+"e-1", "-"+n, n+"e-1000", n+"0000000000e-10", "-0", "-0.0", "0e400", "0e-99999999999",
+			"1e12", "9e12", "1e13", "1e18", "1e19", "1"+strings.Repeat("0", 40)+"e-40", "0."+strings.Repeat("0", 40)+"16e42", "0."+strings.Repeat("0", 40)+"16e41",
 			"1e-400", "1e-999999999", "1e400", "1.6e1", "0.16e2", "160e-1", `"`+n+`"`, strings.Repeat("0", 1)+"."+strings.Repeat("0", 61), n+"."+strings.Repeat("0", 62))
 	case "server_time", "expires_at", "lease_until", "available_at", "start_deadline_at", "deadline_at", "cancel_requested_at", "completed_at", "created_at", "updated_at", "requested_at":
 		return quoted(pick("2026-07-01T12:00:00Z", "2026-07-01T12:00:00.1Z", "2026-07-01T12:00:00.123456Z", "2026-07-01T12:00:00.1234567Z", "2026-07-01T12:00:00.Z",
