@@ -269,6 +269,39 @@ func TestManyCommandsShareFewCommits(t *testing.T) {
 	})
 }
 
+// Commands that trickle in while commits are slow collect into batches instead
+// of into ever more calls.
+func TestSlowCommitsMakeLargerBatches(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, g *gateway) {
+		h, _ := g.worker(t, aHello)
+		defer h.Close()
+		underWay, most := 0, 0
+		g.state.set(func(b *backend) {
+			b.calls = nil
+			b.before = func(_ context.Context, cmds []*pb.Command) error {
+				g.state.set(func(*backend) { underWay++; most = max(most, underWay) })
+				time.Sleep(100 * time.Millisecond)
+				g.state.set(func(*backend) { underWay-- })
+				return nil
+			}
+		})
+		var got answers
+		for i := range 100 {
+			h.Renew(t.Context(), ident(fmt.Sprint(i)), refOf(fmt.Sprint("a", i)), got.to("x"))
+			time.Sleep(time.Millisecond)
+		}
+		if n := len(got.all()); n != 100 {
+			t.Fatalf("%d answers", n)
+		}
+		if most != batchesMax {
+			t.Errorf("%d calls at once, want %d", most, batchesMax)
+		}
+		if n := len(g.state.calls); n > 20 {
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
 func TestCommandsOfOneAttemptKeepTheirOrder(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, g *gateway) {
 		h, _ := g.worker(t, aHello)

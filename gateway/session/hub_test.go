@@ -55,8 +55,12 @@ func TestAGatewayThatLeavesSaysSo(t *testing.T) {
 		over := make(chan struct{})
 		go func() { hub.Run(ctx); close(over) }()
 		synctest.Wait()
+		start := time.Now()
 		cancel()
 		<-over
+		if took := time.Since(start); took != 0 {
+			t.Errorf("Run returned after %s", took)
+		}
 		all := commands(state, reports)
 		if last := all[len(all)-1]; !last.GetLeaving() {
 			t.Errorf("the last report is %v", last)
@@ -163,7 +167,7 @@ func TestAReportDoesNotSpeakAboutARegistrationUnderWay(t *testing.T) {
 		}
 		close(answered)
 		<-registered
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // at five seconds, a second after a report
 		all = commands(g.state, reports)
 		if last := all[len(all)-1]; last.GetAppliedIndex() != 7 || len(last.GetSessions()) != 1 {
 			t.Errorf("the next report says %d with %d sessions", last.GetAppliedIndex(), len(last.GetSessions()))
@@ -188,7 +192,7 @@ func TestARegistrationOfUnknownOutcomeIsLeftToTheReport(t *testing.T) {
 			t.Fatal(refusal)
 		}
 		g.state.set(func(b *backend) { b.index, b.answer = 8, nil })
-		time.Sleep(2 * time.Second)
+		time.Sleep(2*time.Second + 1)
 		all := commands(g.state, reports)
 		if last := all[len(all)-1]; last.GetAppliedIndex() != 8 || len(last.GetSessions()) != 0 {
 			t.Errorf("the report is %v; it has to cover the lost registration", last)

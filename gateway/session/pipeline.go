@@ -112,7 +112,7 @@ func (p *pipeline) start(ctx context.Context) {
 // run carries batches until there is nothing to carry.
 func (p *pipeline) run(ctx context.Context) {
 	for first := true; ; first = false {
-		batch := p.take(ctx, first)
+		batch := p.take(first)
 		if len(batch) == 0 {
 			return
 		}
@@ -138,7 +138,7 @@ func (p *pipeline) submit(ctx context.Context, cmds []*pb.Command) ([]*pb.Result
 
 // take picks what can go now, in order. A call whose key is under way in
 // another batch stays, and with it all later ones of that key.
-func (p *pipeline) take(ctx context.Context, first bool) []*call {
+func (p *pipeline) take(first bool) []*call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if first {
@@ -156,11 +156,8 @@ func (p *pipeline) take(ctx context.Context, first bool) []*call {
 	}
 	clear(p.queue[len(rest):])
 	p.queue = rest
-	switch len(batch) {
-	case 0:
+	if len(batch) == 0 {
 		p.running-- // whoever has the busy keys comes back here
-	case callsInBatchMax:
-		p.start(ctx)
 	}
 	return batch
 }
