@@ -58,6 +58,8 @@ func (r *run) call(s *pb.SessionRef, ref *pb.AttemptRef) (call, *pb.Result) {
 	return call{instance: i, task: t, attempt: a}, nil
 }
 
+func (c call) foreign() bool { return !bytes.Equal(c.attempt.InstanceId, c.instance.Row.Id) }
+
 // repeated answers an operation whose message id has a receipt already.
 func (r *run) repeated(c call, op pb.Operation, hash []byte) *pb.Result {
 	row := r.tx.Receipt(ID(c.task.Id), ID(c.attempt.Id), ID(r.cmd.Id))
@@ -68,18 +70,17 @@ func (r *run) repeated(c call, op pb.Operation, hash []byte) *pb.Result {
 		return refuse(schema.OperationConflict, "this message_id was used for another operation")
 	}
 	r.heard(c.instance)
-	return r.operationResult(row, c.attempt, true)
+	return r.operationResult(c, row, c.attempt, true)
 }
 
-// authority refuses a command on an attempt that is over or somebody else's.
-func (r *run) authority(c call) *pb.Result {
-	switch {
-	case !bytes.Equal(c.attempt.InstanceId, c.instance.Row.Id):
-		return refuse(schema.Forbidden, "the attempt belongs to another worker")
-	case !state.AttemptLive(c.attempt.State):
-		return r.refuseOver(c)
+// ownCall is call for everything but a finish: an attempt is its instance's
+// alone, a repeat included.
+func (r *run) ownCall(s *pb.SessionRef, ref *pb.AttemptRef) (call, *pb.Result) {
+	c, res := r.call(s, ref)
+	if res == nil && c.foreign() {
+		return call{}, refuse(schema.Forbidden, "the attempt belongs to another worker")
 	}
-	return nil
+	return c, res
 }
 
 func (r *run) refuseOver(c call) *pb.Result {
@@ -91,12 +92,12 @@ func (r *run) refuseOver(c call) *pb.Result {
 
 // outOfTime refuses start and renew once a deadline has come, although its due
 // item is processed later in the entry.
-func (r *run) outOfTime(c call, starting bool) *pb.Result {
+func (r *run) outOfTime(c call) *pb.Result {
 	t, a := c.task, c.attempt
 	switch {
 	case t.DeadlineAtUs <= r.now:
 		return refuse(schema.LeaseLost, "the task's deadline has passed")
-	case starting && !t.Started && t.StartDeadlineAtUs != 0 && t.StartDeadlineAtUs <= r.now:
+	case !t.Started && t.StartDeadlineAtUs != 0 && t.StartDeadlineAtUs <= r.now:
 		return refuse(schema.LeaseLost, "the task's start deadline has passed")
 	case a.TimeoutAtUs != 0 && a.TimeoutAtUs <= r.now:
 		return refuse(schema.LeaseLost, "the attempt has timed out")
@@ -105,7 +106,7 @@ func (r *run) outOfTime(c call, starting bool) *pb.Result {
 }
 
 func (r *run) startAttempt(cmd *pb.StartAttempt) *pb.Result {
-	c, res := r.call(cmd.Session, cmd.Ref)
+	c, res := r.ownCall(cmd.Session, cmd.Ref)
 	if res != nil {
 		return res
 	}
@@ -113,13 +114,13 @@ func (r *run) startAttempt(cmd *pb.StartAttempt) *pb.Result {
 	if res := r.repeated(c, pb.Operation_OPERATION_START, hash); res != nil {
 		return res
 	}
-	if res := r.authority(c); res != nil {
-		return res
+	if !state.AttemptLive(c.attempt.State) {
+		return r.refuseOver(c)
 	}
 	if c.attempt.State == pb.AttemptState_ATTEMPT_STATE_RUNNING {
 		return refuse(schema.AlreadyStarted, "the attempt was started under another message_id")
 	}
-	if res := r.outOfTime(c, true); res != nil {
+	if res := r.outOfTime(c); res != nil {
 		return res
 	}
 	a := state.CopyAttempt(c.attempt)
@@ -137,11 +138,11 @@ func (r *run) startAttempt(cmd *pb.StartAttempt) *pb.Result {
 		Started: &pb.Started{AttemptId: a.Id, Epoch: a.Epoch, AttemptCount: t.AttemptCount},
 	}})
 	r.delivered(c.instance)
-	return r.receipt(pb.Operation_OPERATION_START, hash, t, a, pb.Disposition_DISPOSITION_APPLIED)
+	return r.receipt(c, pb.Operation_OPERATION_START, hash, t, a, pb.Disposition_DISPOSITION_APPLIED)
 }
 
 func (r *run) renewAttempt(cmd *pb.RenewAttempt) *pb.Result {
-	c, res := r.call(cmd.Session, cmd.Ref)
+	c, res := r.ownCall(cmd.Session, cmd.Ref)
 	if res != nil {
 		return res
 	}
@@ -149,10 +150,10 @@ func (r *run) renewAttempt(cmd *pb.RenewAttempt) *pb.Result {
 	if res := r.repeated(c, pb.Operation_OPERATION_RENEW, hash); res != nil {
 		return res
 	}
-	if res := r.authority(c); res != nil {
-		return res
+	if !state.AttemptLive(c.attempt.State) {
+		return r.refuseOver(c)
 	}
-	if res := r.outOfTime(c, false); res != nil {
+	if res := r.outOfTime(c); res != nil {
 		return res
 	}
 	a := state.CopyAttempt(c.attempt)
@@ -160,7 +161,7 @@ func (r *run) renewAttempt(cmd *pb.RenewAttempt) *pb.Result {
 	r.extend(a)
 	r.tx.PutAttempt(c.attempt, a)
 	r.heard(c.instance)
-	return r.receipt(pb.Operation_OPERATION_RENEW, hash, c.task, a, pb.Disposition_DISPOSITION_APPLIED)
+	return r.receipt(c, pb.Operation_OPERATION_RENEW, hash, c.task, a, pb.Disposition_DISPOSITION_APPLIED)
 }
 
 // extend gives an attempt a full lease from now, never past its cap and never
@@ -180,10 +181,9 @@ func (r *run) finishAttempt(cmd *pb.FinishAttempt) *pb.Result {
 	if res := r.repeated(c, pb.Operation_OPERATION_FINISH, hash); res != nil {
 		return res
 	}
-	foreign := !bytes.Equal(c.attempt.InstanceId, c.instance.Row.Id)
 	ended := c.attempt.State
 	switch {
-	case foreign, ended == pb.AttemptState_ATTEMPT_STATE_EXPIRED, ended == pb.AttemptState_ATTEMPT_STATE_UNKNOWN:
+	case c.foreign(), ended == pb.AttemptState_ATTEMPT_STATE_EXPIRED, ended == pb.AttemptState_ATTEMPT_STATE_UNKNOWN:
 		return r.keepEvidence(c, cmd, hash)
 	case !state.AttemptLive(ended):
 		return r.refuseOver(c)
@@ -204,7 +204,7 @@ func (r *run) finishAttempt(cmd *pb.FinishAttempt) *pb.Result {
 	} else {
 		r.delivered(c.instance)
 	}
-	return r.receipt(pb.Operation_OPERATION_FINISH, hash, t, a, pb.Disposition_DISPOSITION_APPLIED)
+	return r.receipt(c, pb.Operation_OPERATION_FINISH, hash, t, a, pb.Disposition_DISPOSITION_APPLIED)
 }
 
 func (r *run) refuseOutcome(c call, o pb.Outcome) *pb.Result {
@@ -362,23 +362,20 @@ func (r *run) keepEvidence(c call, cmd *pb.FinishAttempt, hash []byte) *pb.Resul
 		InstanceId: c.instance.Row.Id, TimeUs: r.now,
 	}, cmd.Result)
 	r.heard(c.instance)
-	return r.receipt(pb.Operation_OPERATION_FINISH, hash, c.task, c.attempt, pb.Disposition_DISPOSITION_EVIDENCE_ONLY)
+	return r.receipt(c, pb.Operation_OPERATION_FINISH, hash, c.task, c.attempt, pb.Disposition_DISPOSITION_EVIDENCE_ONLY)
 }
 
 func (r *run) resumeAttempt(cmd *pb.ResumeAttempt) *pb.Result {
-	c, res := r.call(cmd.Session, cmd.Ref)
+	c, res := r.ownCall(cmd.Session, cmd.Ref)
 	if res != nil {
 		return res
-	}
-	if !bytes.Equal(c.attempt.InstanceId, c.instance.Row.Id) {
-		return refuse(schema.Forbidden, "the attempt belongs to another worker")
 	}
 	r.heard(c.instance)
 	return &pb.Result{Body: &pb.Result_Lease{Lease: r.lease(c.attempt)}}
 }
 
 // receipt records the first outcome of an operation, for the life of the attempt.
-func (r *run) receipt(op pb.Operation, hash []byte, t *pb.TaskRow, a *pb.AttemptRow, d pb.Disposition) *pb.Result {
+func (r *run) receipt(c call, op pb.Operation, hash []byte, t *pb.TaskRow, a *pb.AttemptRow, d pb.Disposition) *pb.Result {
 	row := &pb.ReceiptRow{
 		Format: state.RowFormat, MessageId: r.cmd.Id, Operation: op, ContentHash: hash,
 		TaskState: t.State, AttemptState: a.State, TaskRevision: t.Revision,
@@ -388,12 +385,14 @@ func (r *run) receipt(op pb.Operation, hash []byte, t *pb.TaskRow, a *pb.Attempt
 		row.Number = a.Renewals
 	}
 	r.tx.PutReceipt(ID(t.Id), ID(a.Id), row, renewalsKept)
-	return r.operationResult(row, a, false)
+	return r.operationResult(c, row, a, false)
 }
 
-func (r *run) operationResult(row *pb.ReceiptRow, a *pb.AttemptRow, deduplicated bool) *pb.Result {
+func (r *run) operationResult(c call, row *pb.ReceiptRow, a *pb.AttemptRow, deduplicated bool) *pb.Result {
+	lease := r.lease(a)
+	lease.Active = lease.Active && !c.foreign() // a late finish from somebody else gives it no authority
 	return &pb.Result{Body: &pb.Result_Operation{Operation: &pb.OperationResult{
-		Receipt: row, Lease: r.lease(a), Deduplicated: deduplicated,
+		Receipt: row, Lease: lease, Deduplicated: deduplicated,
 	}}}
 }
 

@@ -36,11 +36,11 @@ func (r *run) fire(t state.Timer) {
 	case state.TimerAvailable:
 		r.available(r.dueTask(t))
 	case state.TimerAttempt:
-		r.leaseEnded(r.s.LiveAttempt(t.ID).Row)
+		r.leaseEnded(r.s.LiveAttempt(t.ID).Row, t.Due)
 	case state.TimerGateway:
 		r.gatewaySilent(r.s.Gateway(t.Text))
 	case state.TimerInstance:
-		r.instanceDue(r.s.Instance(t.NS, t.ID))
+		r.instanceDue(r.s.Instance(t.NS, t.ID), t.Due)
 	case state.TimerRetention:
 		r.purge(r.dueTask(t))
 	case state.TimerIdempotency:
@@ -102,9 +102,9 @@ func (r *run) outlived(t *pb.TaskRow, code string, cause pb.EndCause) {
 }
 
 // leaseEnded: an offer ran out, or a running attempt's lease or time.
-func (r *run) leaseEnded(a *pb.AttemptRow) {
+func (r *run) leaseEnded(a *pb.AttemptRow, due int64) {
 	t := r.s.ActiveTask(ID(a.TaskId))
-	timedOut := a.TimeoutAtUs != 0 && a.TimeoutAtUs <= r.now
+	timedOut := a.TimeoutAtUs != 0 && a.TimeoutAtUs <= due
 	if !timedOut && r.rearmLease(a) {
 		return
 	}
@@ -155,9 +155,10 @@ func (r *run) gatewaySilent(g *pb.GatewayRow) {
 }
 
 // instanceDue does what has come due for a worker instance: its hold is over,
-// its grace, its session, or its whole row.
-func (r *run) instanceDue(i *state.Instance) {
-	if i.Row.HoldUntilUs != 0 && i.Row.HoldUntilUs <= r.now {
+// its grace, its session, or its whole row. What comes due for it later, though
+// before the entry's time, waits for its place in the order.
+func (r *run) instanceDue(i *state.Instance, due int64) {
+	if i.Row.HoldUntilUs != 0 && i.Row.HoldUntilUs <= due {
 		row := state.CopyInstance(i.Row)
 		row.HoldUntilUs = 0
 		r.tx.PutInstance(row)
@@ -165,13 +166,13 @@ func (r *run) instanceDue(i *state.Instance) {
 	row := i.Row
 	switch {
 	case row.EndedAtUs != 0:
-		if row.Active == 0 && row.EndedAtUs+state.InstanceRemoveUs <= r.now {
+		if row.Active == 0 && row.EndedAtUs+state.InstanceRemoveUs <= due {
 			r.tx.DeleteInstance(i)
 		}
 	case row.Connected:
-	case !row.GraceOver && row.DisconnectedAtUs+state.SessionGraceUs <= r.now:
+	case !row.GraceOver && row.DisconnectedAtUs+state.SessionGraceUs <= due:
 		r.graceOver(i)
-	case row.DisconnectedAtUs+state.SessionExpiryUs <= r.now:
+	case row.DisconnectedAtUs+state.SessionExpiryUs <= due:
 		r.endSession(i)
 	}
 }

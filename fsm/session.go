@@ -312,8 +312,8 @@ func (r *run) reported(c *pb.ReportGateway, e *pb.SessionEntry) schema.Code {
 		return schema.SessionSuperseded
 	case i.Row.EndedAtUs != 0:
 		return schema.SessionExpired
-	case i.Row.Connected && i.Row.GatewayId == c.GatewayId:
-		return ""
+	case i.Row.Connected, i.Row.GatewayId != c.GatewayId:
+		return "" // as it is known; or another gateway's, which this one cannot hold
 	}
 	row := state.CopyInstance(i.Row)
 	row.GatewayId, row.GatewayIncarnation = c.GatewayId, c.Incarnation

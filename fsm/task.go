@@ -157,6 +157,9 @@ func (r *run) cancelTask(c *pb.CancelTask) *pb.Result {
 	if res != nil {
 		return res
 	}
+	if t.CancelRequestedAtUs != 0 {
+		return taskResult(r.viewTask(t, true)) // asked already, whatever has become of it
+	}
 	switch t.State {
 	case pb.TaskState_TASK_STATE_WAITING:
 		t = r.endTask(t, pb.TaskState_TASK_STATE_CANCELLED, "", factCancelled(nil, c.Note))
@@ -181,15 +184,13 @@ func (r *run) cancelOffer(t *pb.TaskRow, note string) *pb.TaskRow {
 	r.tellCancel(a)
 	next := state.CopyTask(t)
 	next.AttemptCount--
+	next.KeyToken = 0
 	next.CancelRequestedAtUs = r.now
 	return r.finishTask(t, next, pb.TaskState_TASK_STATE_CANCELLED, "", factCancelled(a.Id, note))
 }
 
 // requestCancel asks the worker; only the worker or an expiry ends the task.
 func (r *run) requestCancel(t *pb.TaskRow, note string) *pb.TaskRow {
-	if t.CancelRequestedAtUs != 0 {
-		return t
-	}
 	old := r.s.LiveAttempt(ID(t.AttemptId)).Row
 	a := state.CopyAttempt(old)
 	a.CancelRequestedAtUs = r.now
