@@ -6,6 +6,12 @@ import (
 	pb "pulse/proto/pulse/v1"
 )
 
+const (
+	unstartedMax = 5  // offers in a row before a task waits
+	renewalsKept = 16 // receipts of renewals of one attempt
+	evidenceMax  = 16 // late finishes of one attempt
+)
+
 // Live says that the attempt holds its lease.
 func (a *Attempt) Live() bool {
 	return a.State == pb.AttemptState_ATTEMPT_STATE_LEASED || a.State == pb.AttemptState_ATTEMPT_STATE_RUNNING
@@ -26,10 +32,12 @@ func (m *Model) release(a *Attempt, cause pb.EndCause) {
 	m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_EXPIRED, cause)
 	t.AttemptCount--
 	t.Unstarted++
-	if t.Unstarted >= 5 {
-		m.park(t, max(1, t.AttemptCount))
-		t.Unstarted = 0
+	var delayMS int64
+	if t.Unstarted >= unstartedMax {
+		// A task that nobody starts waits, whatever its own delays are.
+		delayMS = max(t.backOff(t.Unstarted-unstartedMax+1), holdFirstMS)
 	}
+	m.parkFor(t, delayMS)
 	m.toWaiting(t)
 }
 
@@ -74,7 +82,7 @@ func (a *Attempt) overCode() string {
 }
 
 // repeat answers an operation that was done before.
-func (m *Model) repeat(a *Attempt, id ID, content string) (Result, bool) {
+func (m *Model) repeat(i *Instance, a *Attempt, id ID, content string) (Result, bool) {
 	for _, r := range a.Receipts {
 		if r.MessageID != id {
 			continue
@@ -82,18 +90,21 @@ func (m *Model) repeat(a *Attempt, id ID, content string) (Result, bool) {
 		if r.content != content {
 			return refuse(operationConflict), true
 		}
-		return Result{Receipt: r, Deduplicated: true, Lease: m.lease(a)}, true
+		m.heard(i)
+		return Result{Receipt: r, Deduplicated: true, Lease: m.lease(i, a)}, true
 	}
 	return Result{}, false
 }
 
-func (m *Model) lease(a *Attempt) *Lease {
-	return &Lease{Active: a.Live(), State: a.State, LeaseUntil: a.LeaseUntil,
-		CancelRequestedAt: a.Task.CancelRequestedAt}
+// lease is the authority an instance has over an attempt now: none over
+// somebody else's.
+func (m *Model) lease(i *Instance, a *Attempt) *Lease {
+	return &Lease{Active: a.Live() && a.Instance == i.ID, State: a.State, LeaseUntil: a.LeaseUntil,
+		CancelRequestedAt: a.CancelRequestedAt}
 }
 
 // done stores the receipt of an operation and answers it.
-func (m *Model) done(a *Attempt, op pb.Operation, id ID, content string, d pb.Disposition) Result {
+func (m *Model) done(i *Instance, a *Attempt, op pb.Operation, id ID, content string, d pb.Disposition) Result {
 	r := &Receipt{MessageID: id, Operation: op, TaskState: a.Task.State, AttemptState: a.State,
 		TaskRevision: a.Task.Revision, LeaseUntil: a.LeaseUntil, Disposition: d,
 		Time: m.Clock, Index: m.fence(), content: content}
@@ -101,10 +112,10 @@ func (m *Model) done(a *Attempt, op pb.Operation, id ID, content string, d pb.Di
 	if op == pb.Operation_OPERATION_RENEW {
 		a.forgetRenewals()
 	}
-	return Result{Receipt: r, Lease: m.lease(a)}
+	return Result{Receipt: r, Lease: m.lease(i, a)}
 }
 
-// forgetRenewals keeps the latest 16 receipts of renewals.
+// forgetRenewals keeps the latest receipts of renewals.
 func (a *Attempt) forgetRenewals() {
 	renewals := 0
 	for _, r := range a.Receipts {
@@ -113,7 +124,7 @@ func (a *Attempt) forgetRenewals() {
 		}
 	}
 	for i, r := range a.Receipts {
-		if renewals > 16 && r.Operation == pb.Operation_OPERATION_RENEW {
+		if renewals > renewalsKept && r.Operation == pb.Operation_OPERATION_RENEW {
 			a.Receipts = append(a.Receipts[:i:i], a.Receipts[i+1:]...)
 			return
 		}
@@ -145,8 +156,7 @@ func (m *Model) start(ns *Namespace, c *pb.Command, b *pb.StartAttempt) Result {
 	if a.Instance != i.ID {
 		return refuse(forbidden)
 	}
-	if res, ok := m.repeat(a, toID(c.Id), content); ok {
-		m.heard(i)
+	if res, ok := m.repeat(i, a, toID(c.Id), content); ok {
 		return res
 	}
 	t := a.Task
@@ -169,7 +179,7 @@ func (m *Model) start(ns *Namespace, c *pb.Command, b *pb.StartAttempt) Result {
 	t.Started = true
 	t.Unstarted = 0
 	m.changed(t)
-	return m.done(a, pb.Operation_OPERATION_START, toID(c.Id), content, pb.Disposition_DISPOSITION_APPLIED)
+	return m.done(i, a, pb.Operation_OPERATION_START, toID(c.Id), content, pb.Disposition_DISPOSITION_APPLIED)
 }
 
 func (m *Model) renew(ns *Namespace, c *pb.Command, b *pb.RenewAttempt) Result {
@@ -185,8 +195,7 @@ func (m *Model) renew(ns *Namespace, c *pb.Command, b *pb.RenewAttempt) Result {
 	if a.Instance != i.ID {
 		return refuse(forbidden)
 	}
-	if res, ok := m.repeat(a, toID(c.Id), content); ok {
-		m.heard(i)
+	if res, ok := m.repeat(i, a, toID(c.Id), content); ok {
 		return res
 	}
 	t := a.Task
@@ -199,7 +208,7 @@ func (m *Model) renew(ns *Namespace, c *pb.Command, b *pb.RenewAttempt) Result {
 	}
 	m.heard(i)
 	m.extend(a)
-	return m.done(a, pb.Operation_OPERATION_RENEW, toID(c.Id), content, pb.Disposition_DISPOSITION_APPLIED)
+	return m.done(i, a, pb.Operation_OPERATION_RENEW, toID(c.Id), content, pb.Disposition_DISPOSITION_APPLIED)
 }
 
 func (m *Model) finish(ns *Namespace, c *pb.Command, b *pb.FinishAttempt) Result {
@@ -212,18 +221,20 @@ func (m *Model) finish(ns *Namespace, c *pb.Command, b *pb.FinishAttempt) Result
 	if code != "" {
 		return refuse(code)
 	}
-	if res, ok := m.repeat(a, toID(c.Id), content); ok {
-		m.heard(i)
+	if res, ok := m.repeat(i, a, toID(c.Id), content); ok {
 		return res
 	}
 	t := a.Task
 	foreign := a.Instance != i.ID
 	uncertain := a.State == pb.AttemptState_ATTEMPT_STATE_EXPIRED || a.State == pb.AttemptState_ATTEMPT_STATE_UNKNOWN
 	if foreign || uncertain {
+		if len(a.Evidence) >= evidenceMax {
+			return refuse(leaseLost)
+		}
 		m.heard(i)
 		a.Evidence = append(a.Evidence, Evidence{MessageID: toID(c.Id), Outcome: b.Outcome,
 			ErrorCode: b.ErrorCode, Retryable: b.Retryable, Result: string(b.Result), Instance: i.ID, Time: m.Clock})
-		return m.done(a, pb.Operation_OPERATION_FINISH, toID(c.Id), content, pb.Disposition_DISPOSITION_EVIDENCE_ONLY)
+		return m.done(i, a, pb.Operation_OPERATION_FINISH, toID(c.Id), content, pb.Disposition_DISPOSITION_EVIDENCE_ONLY)
 	}
 	ran := a.State == pb.AttemptState_ATTEMPT_STATE_RUNNING
 	switch {
@@ -235,27 +246,28 @@ func (m *Model) finish(ns *Namespace, c *pb.Command, b *pb.FinishAttempt) Result
 		return refuse(notStarted)
 	}
 	m.heard(i)
+	if ran {
+		i.HoldMS = 0
+	}
+	a.Counted = true
 	a.Result, a.ErrorCode, a.Retryable = string(b.Result), b.ErrorCode, b.Retryable
 	switch b.Outcome {
 	case pb.Outcome_OUTCOME_SUCCEEDED:
 		m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_SUCCEEDED, 0)
-		t.Result = string(b.Result)
+		t.Result = a.Result
 		m.complete(t, succeeded, "")
 	case pb.Outcome_OUTCOME_FAILED:
-		a.Counted = true
 		m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_FAILED, 0)
-		m.failedAttempt(t, ran, b.ErrorCode, b.Retryable)
+		m.failedAttempt(t, ran, b.ErrorCode, a.Result, b.Retryable)
 	case pb.Outcome_OUTCOME_UNKNOWN:
 		m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_UNKNOWN, pb.EndCause_END_CAUSE_UNKNOWN_OUTCOME)
 		m.uncertainEnd(t, pb.EndCause_END_CAUSE_UNKNOWN_OUTCOME, b.ErrorCode)
 	case pb.Outcome_OUTCOME_CANCELLED:
 		m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_CANCELLED, 0)
-		if !ran {
-			t.AttemptCount--
-		}
+		t.Result = a.Result
 		m.complete(t, cancelled, b.ErrorCode)
 	}
-	return m.done(a, pb.Operation_OPERATION_FINISH, toID(c.Id), content, pb.Disposition_DISPOSITION_APPLIED)
+	return m.done(i, a, pb.Operation_OPERATION_FINISH, toID(c.Id), content, pb.Disposition_DISPOSITION_APPLIED)
 }
 
 func (m *Model) resume(ns *Namespace, b *pb.ResumeAttempt) Result {
@@ -271,5 +283,5 @@ func (m *Model) resume(ns *Namespace, b *pb.ResumeAttempt) Result {
 		return refuse(forbidden)
 	}
 	m.heard(i)
-	return Result{Lease: m.lease(a)}
+	return Result{Lease: m.lease(i, a)}
 }

@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"slices"
 
 	pb "pulse/proto/pulse/v1"
 )
@@ -70,12 +71,7 @@ func (m *Model) nextDue() (best dueItem, ok bool) {
 	}
 	for _, t := range m.Tasks {
 		if a := t.Live; a != nil {
-			add(a.LeaseUntil, kindAttempt, a.seq, nil, func() { m.leaseRanOut(a) })
-			if a.TimeoutAt != 0 {
-				add(a.TimeoutAt, kindAttempt, a.seq, nil, func() {
-					m.runEnds(a, pb.EndCause_END_CAUSE_ATTEMPT_TIMEOUT, "attempt_timeout")
-				})
-			}
+			add(a.endsAt(), kindAttempt, a.seq, nil, func() { m.leaseRanOut(a) })
 		}
 		if t.State == waiting || t.State == leased {
 			if t.StartDeadline != 0 && !t.Started {
@@ -103,20 +99,33 @@ func (m *Model) nextDue() (best dueItem, ok bool) {
 		add(g.LiveUntil, kindGateway, 0, []byte(g.ID), func() { m.gatewayRanOut(g) })
 	}
 	for _, i := range m.Instances {
+		name := append(slices.Clone(i.ID[:]), i.Namespace.ID[:]...)
+		if i.HoldUntil != 0 {
+			add(i.HoldUntil, kindInstance, 0, name, func() { i.HoldUntil = 0 })
+		}
 		if !i.Connected && i.EndedAt == 0 {
 			if !i.GraceOver {
-				add(i.DisconnectedAt+grace, kindInstance, 0, i.ID[:], func() { m.graceOver(i) })
+				add(i.DisconnectedAt+grace, kindInstance, 0, name, func() { m.graceOver(i) })
 			}
-			add(i.DisconnectedAt+sessionLifeMS*millis, kindInstance, 0, i.ID[:], func() { m.sessionRanOut(i) })
+			add(i.DisconnectedAt+sessionLife, kindInstance, 0, name, func() { m.sessionRanOut(i) })
 		}
 		if i.EndedAt != 0 && m.active(i) == 0 {
-			add(i.EndedAt+instanceKept, kindInstance, 0, i.ID[:], func() { m.Instances = remove(m.Instances, i) })
+			add(i.EndedAt+instanceKept, kindInstance, 0, name, func() { m.Instances = remove(m.Instances, i) })
 		}
 	}
 	for _, r := range m.Remembered {
 		add(r.ExpiresAt, kindRemembered, 0, []byte(r.Key), func() { m.Remembered = remove(m.Remembered, r) })
 	}
 	return best, ok
+}
+
+// endsAt is when an attempt ends if nothing more is heard: with its lease, or
+// with its time, which an offer may reach beyond (leases are never shortened).
+func (a *Attempt) endsAt() int64 {
+	if a.TimeoutAt != 0 {
+		return min(a.LeaseUntil, a.TimeoutAt)
+	}
+	return a.LeaseUntil
 }
 
 func (m *Model) leaseRanOut(a *Attempt) {
@@ -128,18 +137,22 @@ func (m *Model) leaseRanOut(a *Attempt) {
 	if a.TimeoutAt != 0 {
 		limit = min(limit, a.TimeoutAt)
 	}
-	if until, ok := m.rearm(a.LeaseUntil, a.renewedOpening, durationMS, limit); ok {
+	timedOut := a.TimeoutAt != 0 && a.TimeoutAt == a.endsAt()
+	if until, ok := m.rearm(a.LeaseUntil, a.renewedOpening, durationMS*millis, limit); ok && !timedOut {
 		a.LeaseUntil = until
 		return
 	}
-	if a.State == pb.AttemptState_ATTEMPT_STATE_RUNNING {
-		m.runEnds(a, pb.EndCause_END_CAUSE_LEASE, "lease_expired")
-		return
+	switch {
+	case timedOut:
+		m.runEnds(a, pb.EndCause_END_CAUSE_ATTEMPT_TIMEOUT, "")
+	case a.State == pb.AttemptState_ATTEMPT_STATE_RUNNING:
+		m.runEnds(a, pb.EndCause_END_CAUSE_LEASE, "")
+	default:
+		if i := m.instance(a.Task.Namespace, a.Instance); i.Connected {
+			m.hold(i)
+		}
+		m.release(a, pb.EndCause_END_CAUSE_LEASE)
 	}
-	if i := m.instance(a.Task.Namespace, a.Instance); i != nil {
-		m.hold(i)
-	}
-	m.release(a, pb.EndCause_END_CAUSE_UNDELIVERABLE)
 }
 
 // hold gives a session whose offer lapsed a rest.
@@ -152,14 +165,19 @@ func (m *Model) hold(i *Instance) {
 // runEnds is the end of a RUNNING attempt without a word from its worker.
 func (m *Model) runEnds(a *Attempt, cause pb.EndCause, errorCode string) {
 	m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_EXPIRED, cause)
+	a.ErrorCode = errorCode
 	m.uncertainEnd(a.Task, cause, errorCode)
 }
 
 func (m *Model) gatewayRanOut(g *Gateway) {
-	if until, ok := m.rearm(g.LiveUntil, g.renewedOpening, gatewayLife/millis, 0); ok {
+	if until, ok := m.rearm(g.LiveUntil, g.renewedOpening, gatewayLife, 0); ok {
 		g.LiveUntil = until
 		return
 	}
+	m.loseGateway(g)
+}
+
+func (m *Model) loseGateway(g *Gateway) {
 	m.Gateways = remove(m.Gateways, g)
 	for _, i := range m.Instances {
 		if i.GatewayID == g.ID {
@@ -168,7 +186,21 @@ func (m *Model) gatewayRanOut(g *Gateway) {
 	}
 }
 
+// graceAnew counts the time since a disconnect from an election: until then
+// the worker could reach nobody.
+func (m *Model) graceAnew(i *Instance) bool {
+	from, ok := m.honoured(i.renewedOpening)
+	if !ok || from <= i.DisconnectedAt {
+		return false
+	}
+	i.DisconnectedAt = from
+	return true
+}
+
 func (m *Model) graceOver(i *Instance) {
+	if m.graceAnew(i) {
+		return
+	}
 	i.GraceOver = true
 	for _, t := range m.Tasks {
 		if a := t.Live; a != nil && a.Instance == i.ID && t.Namespace == i.Namespace && t.State == leased {
@@ -178,7 +210,9 @@ func (m *Model) graceOver(i *Instance) {
 }
 
 func (m *Model) sessionRanOut(i *Instance) {
-	i.EndedAt = m.Clock
+	if !m.graceAnew(i) {
+		i.EndedAt = m.Clock
+	}
 }
 
 func (m *Model) purge(t *Task) {

@@ -75,6 +75,7 @@ type Queue struct {
 	Name      string
 	Revision  uint64
 	Paused    bool
+	Deleted   bool
 	Settings  Settings
 	seq       int
 }
@@ -146,6 +147,8 @@ type Attempt struct {
 	Cause     pb.EndCause
 	Receipts  []*Receipt // in order of arrival
 	Evidence  []Evidence
+
+	CancelRequestedAt int64 // asked for while it was live
 
 	renewedOpening uint64
 	seq            int
@@ -254,14 +257,15 @@ type Model struct {
 	Keys       []*Key
 	Remembered []*Remembered
 
+	DefaultQueue       Settings // of the queue every cluster begins with
 	IdempotencyKeysMax uint64
-	EventRetentionMS   int64
+	FormatLevel        uint32
 
 	seq        int
 	place      int
-	registered []*Instance // in this entry
-	remembers  bool        // the command being executed leaves a remembered answer
-	due        int         // processed in this entry
+	registered []ID // instances, in this entry
+	remembers  bool // the command being executed leaves a remembered answer
+	due        int  // processed in this entry
 	fresh      fresh
 }
 
@@ -413,31 +417,42 @@ func (m *Model) openTerm() Result {
 	m.Openings = append(m.Openings, Opening{Count: count, Time: m.Clock})
 	if count == 1 {
 		ns := m.newNamespace("default")
-		m.newQueue(ns, "default", defaultSettings(), false)
+		m.newQueue(ns, "default", m.DefaultQueue, false)
 	}
 	return Result{}
 }
 
 func (m *Model) setCluster(b *pb.SetCluster) Result {
-	if b.EventRetentionMs != 0 {
-		m.EventRetentionMS = b.EventRetentionMs
+	if b.FormatLevel != 0 && b.FormatLevel < m.FormatLevel {
+		return refuse(conflict)
 	}
+	m.FormatLevel = max(m.FormatLevel, b.FormatLevel)
 	if b.IdempotencyKeysMax != 0 {
 		m.IdempotencyKeysMax = b.IdempotencyKeysMax
 	}
 	return Result{}
 }
 
-// rearm is the new end of something that falls due although workers could
-// reach nobody during an election: the opening plus one full duration, for at
-// most three openings since it was last really renewed, never past limit.
-// It answers false when the end stands.
-func (m *Model) rearm(until int64, renewed uint64, durationMS, limit int64) (int64, bool) {
+// honoured is the time of the newest opening that something last really renewed
+// at an opening count may count from: its workers could reach nobody during the
+// election. Three openings at most are honoured.
+func (m *Model) honoured(renewed uint64) (int64, bool) {
 	last := min(uint64(len(m.Openings)), renewed+3)
 	if last <= renewed {
 		return 0, false
 	}
-	again := m.Openings[last-1].Time + durationMS*millis
+	return m.Openings[last-1].Time, true
+}
+
+// rearm is the new end of something that falls due although there was an
+// election: the opening plus one full duration, never past limit. It answers
+// false when the end stands.
+func (m *Model) rearm(until int64, renewed uint64, duration, limit int64) (int64, bool) {
+	from, ok := m.honoured(renewed)
+	if !ok {
+		return 0, false
+	}
+	again := from + duration
 	if limit != 0 {
 		again = min(again, limit)
 	}

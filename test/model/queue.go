@@ -1,16 +1,13 @@
 package model
 
 import (
+	"slices"
+
 	pb "pulse/proto/pulse/v1"
 )
 
-func defaultSettings() Settings {
-	return Settings{LeaseMS: 30_000, OfferMS: 10_000, MaxWaiting: 1_000_000, RetentionMS: 3 * 24 * 3600 * 1000,
-		DefaultDeadlineMS: 30 * 24 * 3600 * 1000,
-		Retry:             Retry{MaxAttempts: 3, InitialMS: 1_000, MaxMS: 60_000, AttemptTimeoutMS: 3_600_000}}
-}
-
-func settingsOf(s *pb.QueueSettings) Settings {
+// SettingsOf reads a queue's settings.
+func SettingsOf(s *pb.QueueSettings) Settings {
 	out := Settings{LeaseMS: s.LeaseDurationMs, OfferMS: s.OfferDurationMs, MaxActive: s.MaxActive,
 		MaxWaiting: s.MaxWaiting, RetentionMS: s.RetentionMs, DefaultDeadlineMS: s.DefaultDeadlineMs,
 		AgeingMS: s.AgeingMs}
@@ -60,23 +57,36 @@ func (m *Model) putNamespace(b *pb.PutNamespace) Result {
 	return Result{}
 }
 
+// deleteNamespace removes a namespace without queues and tasks, and everything
+// else that is left of it.
 func (m *Model) deleteNamespace(b *pb.DeleteNamespace) Result {
 	ns := m.namespaceNamed(b.Name)
 	if ns == nil {
 		return refuse(notFound)
 	}
+	if ns.Name == "default" {
+		return refuse(conflict)
+	}
 	for _, q := range m.Queues {
-		if q.Namespace == ns {
+		if q.Namespace == ns && !q.Deleted {
+			return refuse(conflict)
+		}
+	}
+	for _, t := range m.Tasks {
+		if t.Namespace == ns {
 			return refuse(conflict)
 		}
 	}
 	m.Namespaces = remove(m.Namespaces, ns)
+	m.Queues = slices.DeleteFunc(m.Queues, func(q *Queue) bool { return q.Namespace == ns })
+	m.Instances = slices.DeleteFunc(m.Instances, func(i *Instance) bool { return i.Namespace == ns })
+	m.Remembered = slices.DeleteFunc(m.Remembered, func(r *Remembered) bool { return r.Namespace == ns })
 	return Result{}
 }
 
 func (m *Model) queueNamed(ns *Namespace, name string) *Queue {
 	for _, q := range m.Queues {
-		if q.Namespace == ns && q.Name == name {
+		if q.Namespace == ns && q.Name == name && !q.Deleted {
 			return q
 		}
 	}
@@ -96,12 +106,12 @@ func (m *Model) putQueue(ns *Namespace, b *pb.PutQueue) Result {
 		if b.ExpectedRevision != 0 {
 			return refuse(notFound)
 		}
-		return aboutQueue(m.newQueue(ns, b.Name, settingsOf(b.Settings), b.Paused))
+		return aboutQueue(m.newQueue(ns, b.Name, SettingsOf(b.Settings), b.Paused))
 	}
 	if b.ExpectedRevision != 0 && b.ExpectedRevision != q.Revision {
 		return Result{Code: revisionConflict, CurrentRevision: q.Revision}
 	}
-	if s := settingsOf(b.Settings); q.Settings != s || q.Paused != b.Paused {
+	if s := SettingsOf(b.Settings); q.Settings != s || q.Paused != b.Paused {
 		q.Settings, q.Paused = s, b.Paused
 		q.Revision++
 	}
@@ -134,16 +144,17 @@ func (m *Model) deleteQueue(ns *Namespace, b *pb.DeleteQueue) Result {
 		return Result{Code: revisionConflict, CurrentRevision: q.Revision}
 	}
 	for _, t := range m.Tasks {
-		if t.Queue == q {
+		if t.Queue == q && !t.Terminal() {
 			return refuse(conflict)
 		}
 	}
 	for _, i := range m.Instances {
-		if i.Queue == q {
+		if i.Queue == q && i.Connected {
 			return refuse(conflict)
 		}
 	}
-	m.Queues = remove(m.Queues, q)
+	q.Deleted = true // retained tasks still name it
+	q.Revision++
 	return aboutQueue(q)
 }
 

@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	gatewayLife   = 6 * second
-	grace         = 2 * second
-	sessionLifeMS = 60_000
-	instanceKept  = 24 * hour
-	holdFirstMS   = 1_000
-	holdLastMS    = 60_000
+	gatewayLife  = 6 * second
+	grace        = 2 * second
+	sessionLife  = 60 * second
+	instanceKept = 24 * hour
+	holdFirstMS  = 1_000
+	holdLastMS   = 60_000
 )
 
 func (m *Model) instance(ns *Namespace, id ID) *Instance {
@@ -49,12 +49,15 @@ func capabilities(list []*pb.Capability) []string {
 func (m *Model) registerSession(b *pb.RegisterSession) Result {
 	var q *Queue
 	for _, x := range m.Queues {
-		if x.ID == toID(b.QueueId) {
+		if x.ID == toID(b.QueueId) && !x.Deleted {
 			q = x
 		}
 	}
 	if q == nil {
 		return refuse(notFound)
+	}
+	if slices.Contains(m.registered, toID(b.InstanceId)) {
+		return refuse(unavailable)
 	}
 	caps := capabilities(b.Capabilities)
 	i := m.instance(q.Namespace, toID(b.InstanceId))
@@ -65,17 +68,17 @@ func (m *Model) registerSession(b *pb.RegisterSession) Result {
 		case i.Queue != q || !slices.Equal(i.Capabilities, caps) ||
 			i.Notify != b.CancellationNotifications || i.Keys != b.ConcurrencyKeys:
 			return refuse(identityConflict)
-		case slices.Contains(m.registered, i):
-			return refuse(unavailable)
 		}
 	} else {
 		i = &Instance{ID: toID(b.InstanceId), Namespace: q.Namespace, Queue: q, Capabilities: caps,
 			Notify: b.CancellationNotifications, Keys: b.ConcurrencyKeys, secret: string(b.SecretHash)}
 		m.Instances = append(m.Instances, i)
 	}
+	m.gatewayLives(b.GatewayId, string(b.GatewayIncarnation))
 	if i.Sequence == 0 {
 		i.Capacity = b.Capacity // one set by worker.capacity wins
 	}
+	i.SessionID = ID{} // the old one is over, the new one has no name yet
 	i.Epoch = m.fence()
 	i.GatewayID, i.Incarnation = b.GatewayId, string(b.GatewayIncarnation)
 	i.Connected = true
@@ -84,14 +87,23 @@ func (m *Model) registerSession(b *pb.RegisterSession) Result {
 	i.renewedOpening = m.opening()
 	i.seq = m.next()
 	m.heard(i)
-	m.registered = append(m.registered, i)
+	m.registered = append(m.registered, i.ID)
 	m.fresh.sessions = append(m.fresh.sessions, i)
 	return m.welcome(i)
 }
 
 func (m *Model) welcome(i *Instance) Result {
 	return Result{Instance: i, Session: &Session{Instance: i, Epoch: i.Epoch, Capacity: i.Capacity,
-		Draining: i.Draining, LeaseMS: i.Queue.Settings.LeaseMS}}
+		Draining: i.Draining, LeaseMS: i.Queue.Settings.LeaseMS, ExpiresAt: m.expiry(i)}}
+}
+
+// expiry is when a session ends if nothing more is heard of it or of its
+// gateway.
+func (m *Model) expiry(i *Instance) int64 {
+	if !i.Connected {
+		return i.DisconnectedAt + sessionLife
+	}
+	return m.gateway(i.GatewayID).LiveUntil + sessionLife
 }
 
 func (m *Model) setCapacity(ns *Namespace, b *pb.SetCapacity) Result {
@@ -114,12 +126,11 @@ func (m *Model) setCapacity(ns *Namespace, b *pb.SetCapacity) Result {
 	return m.welcome(i)
 }
 
+// closeSession is never refused: a session that is over has nothing to lose.
 func (m *Model) closeSession(ns *Namespace, b *pb.CloseSession) Result {
-	i, code := m.holder(ns, b.Session)
-	if code != "" {
-		return refuse(code)
+	if i, code := m.holder(ns, b.Session); code == "" {
+		m.disconnect(i)
 	}
-	m.disconnect(i)
 	return Result{}
 }
 
@@ -141,37 +152,52 @@ func (m *Model) drainWorker(ns *Namespace, b *pb.DrainWorker) Result {
 	return Result{Instance: i}
 }
 
-func (m *Model) reportGateway(b *pb.ReportGateway) Result {
-	g := m.gateway(b.GatewayId)
+// gatewayLives renews a gateway. Another incarnation is another process: what
+// the one before held is gone.
+func (m *Model) gatewayLives(id, incarnation string) {
+	g := m.gateway(id)
 	if g == nil {
-		g = &Gateway{ID: b.GatewayId}
+		g = &Gateway{ID: id, Incarnation: incarnation}
 		m.Gateways = append(m.Gateways, g)
 	}
-	g.Incarnation = string(b.Incarnation)
+	g.Incarnation = incarnation
 	g.LiveUntil = m.Clock + gatewayLife
 	g.renewedOpening = m.opening()
+	for _, i := range m.Instances {
+		if i.GatewayID == id && i.Incarnation != incarnation {
+			m.disconnect(i)
+		}
+	}
+}
 
+func (m *Model) reportGateway(b *pb.ReportGateway) Result {
+	if b.Leaving {
+		if g := m.gateway(b.GatewayId); g != nil && g.Incarnation == string(b.Incarnation) {
+			m.loseGateway(g)
+		}
+		return Result{}
+	}
+	m.gatewayLives(b.GatewayId, string(b.Incarnation))
 	var res Result
 	for _, s := range b.Sessions {
 		i := m.instance(m.namespaceByID(toID(s.NamespaceId)), toID(s.InstanceId))
 		switch {
-		case i == nil || i.EndedAt != 0:
+		case i == nil || i.SessionID == toID(s.SessionId) && i.EndedAt != 0:
 			res.Gone = append(res.Gone, Gone{SessionID: toID(s.SessionId), Code: sessionExpired})
 		case i.SessionID != toID(s.SessionId):
 			res.Gone = append(res.Gone, Gone{SessionID: toID(s.SessionId), Code: sessionSuperseded})
+		case !i.Connected && i.GatewayID == b.GatewayId:
+			// Given up for lost, and there all the same.
+			i.Incarnation = string(b.Incarnation)
+			i.Connected, i.DisconnectedAt, i.GraceOver = true, 0, false
+			i.renewedOpening = m.opening()
 		}
 	}
 	for _, i := range m.Instances {
-		if i.GatewayID != b.GatewayId || !i.Connected {
-			continue
-		}
 		listed := slices.ContainsFunc(b.Sessions, func(s *pb.SessionEntry) bool { return toID(s.SessionId) == i.SessionID })
-		if b.Leaving || i.Incarnation != g.Incarnation || !listed && i.Epoch <= b.AppliedIndex {
+		if i.GatewayID == b.GatewayId && !listed && i.Epoch <= b.AppliedIndex {
 			m.disconnect(i)
 		}
-	}
-	if b.Leaving {
-		m.Gateways = remove(m.Gateways, g)
 	}
 	return res
 }

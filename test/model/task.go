@@ -144,7 +144,7 @@ func (m *Model) toReview(t *Task, cause pb.EndCause, errorCode string) {
 	m.changed(t)
 }
 
-// toWaiting makes a task ready at once.
+// toWaiting makes a task wait again.
 func (m *Model) toWaiting(t *Task) {
 	t.State = waiting
 	m.freeKeyOf(t)
@@ -160,15 +160,13 @@ func (t *Task) backOff(n uint32) int64 {
 	return min(d, t.Retry.MaxMS)
 }
 
-// park makes a task wait for its n-th retry delay.
-func (m *Model) park(t *Task, n uint32) {
-	d := t.backOff(n)
-	t.Park = pb.Park_PARK_BACKOFF
-	t.AvailableAt = m.Clock + d*millis
-	t.Backoff = &Backoff{From: m.Clock, DelayMS: d, MaxMS: t.Retry.MaxMS}
-	if d == 0 {
-		t.Park = pb.Park_PARK_UNSPECIFIED
-		t.Backoff = nil
+// parkFor makes a task wait for a retry delay.
+func (m *Model) parkFor(t *Task, delayMS int64) {
+	t.AvailableAt = m.Clock + delayMS*millis
+	t.Park = pb.Park_PARK_UNSPECIFIED
+	if delayMS > 0 {
+		t.Park = pb.Park_PARK_BACKOFF
+		t.Backoff = &Backoff{From: m.Clock, DelayMS: delayMS, MaxMS: max(t.Retry.MaxMS, delayMS)}
 	}
 }
 
@@ -179,21 +177,23 @@ func (m *Model) mayRetry(t *Task) bool {
 }
 
 func (m *Model) scheduleRetry(t *Task) {
-	m.park(t, t.AttemptCount)
+	m.parkFor(t, t.backOff(t.AttemptCount))
 	m.toWaiting(t)
 }
 
 // failedAttempt is a definite failure: of a run, or a refusal before it.
-func (m *Model) failedAttempt(t *Task, ran bool, errorCode string, retryable bool) {
+func (m *Model) failedAttempt(t *Task, ran bool, errorCode, result string, retryable bool) {
 	switch {
 	case retryable && t.CancelRequestedAt != 0:
+		t.Result = result
 		m.complete(t, cancelled, errorCode)
 	case retryable && m.mayRetry(t) && (t.Safety == idempotent || !ran):
-		t.ErrorCode = errorCode
+		t.Unstarted = 0
 		m.scheduleRetry(t)
 	case t.Uncertain:
 		m.toReview(t, pb.EndCause_END_CAUSE_UNCERTAIN_FAILURE, errorCode)
 	default:
+		t.Result = result
 		m.complete(t, failed, errorCode)
 	}
 }
@@ -204,8 +204,7 @@ func (m *Model) uncertainEnd(t *Task, cause pb.EndCause, errorCode string) {
 	switch {
 	case t.Safety == idempotent && t.CancelRequestedAt != 0:
 		m.complete(t, cancelled, errorCode)
-	case t.Safety == idempotent && cause != pb.EndCause_END_CAUSE_DEADLINE && m.mayRetry(t):
-		t.ErrorCode = errorCode
+	case t.Safety == idempotent && m.mayRetry(t):
 		m.scheduleRetry(t)
 	default:
 		m.toReview(t, cause, errorCode)
@@ -245,7 +244,7 @@ func (m *Model) cancel(ns *Namespace, b *pb.CancelTask) Result {
 }
 
 func (m *Model) cancelTask(t *Task) Result {
-	if t.State == cancelled || t.CancelRequestedAt != 0 && !t.Terminal() {
+	if t.State == cancelled || t.CancelRequestedAt != 0 {
 		return m.about(t)
 	}
 	switch t.State {
@@ -253,11 +252,13 @@ func (m *Model) cancelTask(t *Task) Result {
 		if a := t.Live; a != nil {
 			m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_CANCELLED, 0)
 			t.AttemptCount--
+			a.CancelRequestedAt = m.Clock
+			t.CancelRequestedAt = m.Clock // what the session is told
 		}
-		t.CancelRequestedAt = m.Clock
 		m.complete(t, cancelled, "")
 	case running:
 		t.CancelRequestedAt = m.Clock
+		t.Live.CancelRequestedAt = m.Clock
 		m.changed(t)
 	default:
 		return refuse(conflict)
@@ -277,7 +278,7 @@ func (m *Model) retry(ns *Namespace, b *pb.RetryTask) Result {
 }
 
 func (m *Model) retryTask(old *Task) Result {
-	if !old.Terminal() {
+	if !old.Terminal() || old.Queue.Deleted {
 		return refuse(conflict)
 	}
 	if m.count(old.Queue, waiting) >= old.Queue.Settings.MaxWaiting {
@@ -356,11 +357,16 @@ func (m *Model) bulk(ns *Namespace, b *pb.BulkTasks) Result {
 		case t == nil:
 			item.Code = notFound
 		case b.Action == pb.BulkAction_BULK_ACTION_CANCEL:
-			r := m.cancelTask(t)
-			item.Code, item.Revision = r.Code, t.Revision
+			item.Code = m.cancelTask(t).Code
+			if item.Code == "" {
+				item.Revision = t.Revision
+			}
 		default:
 			r := m.retryTask(t)
 			item.Code, item.New = r.Code, r.Task
+			if item.Code == "" {
+				item.Revision = r.After.Revision
+			}
 		}
 		res.Items = append(res.Items, item)
 	}

@@ -67,6 +67,14 @@ const ownEpoch = math.MaxUint64
 // toNames is the entry as it is written down.
 func (n *names) toNames(e *pb.Entry) *pb.Entry {
 	e = proto.CloneOf(e)
+	for _, c := range e.Commands { // complete makes these again
+		if bytes.Equal(c.ContentHash, contentHash(c)) {
+			c.ContentHash = nil
+		}
+		if c.Caller.GetPrincipal() == anonymous {
+			c.Caller = nil
+		}
+	}
 	walk(e.ProtoReflect(), n.ref, func(m proto.Message) {
 		switch m := m.(type) {
 		case *pb.AttemptRef:
@@ -97,6 +105,9 @@ func (n *names) toReal(e *pb.Entry) *pb.Entry {
 			}
 		}
 	})
+	for _, c := range e.Commands {
+		complete(c)
+	}
 	return e
 }
 

@@ -39,8 +39,15 @@ type world struct {
 	memory  memory
 	history []step // as it happened, with real ids
 
-	index, term uint64
-	entries     int
+	hashes       []string // state hash after each entry
+	index, term  uint64
+	entries      int
+	preludeIndex uint64
+
+	// what the generators remember
+	sent         []*pb.Command
+	pastSessions []*pb.SessionEntry
+	incarnations map[string]int
 }
 
 // newWorld makes the state before the first entry. close removes it.
@@ -49,7 +56,7 @@ func newWorld(twin bool) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{root: root, model: model.New(), rows: &rows{}, names: newNames(), memory: newMemory()}
+	w := &world{root: root, model: model.New(), rows: &rows{meta: &pb.MetaRow{}}, names: newNames(), memory: newMemory()}
 	if w.m, w.dir, err = w.open(""); err != nil {
 		return nil, err
 	}
@@ -124,8 +131,10 @@ func (w *world) apply(s step) *violation {
 	if err != nil {
 		return violated("codec", "encode: %v", err)
 	}
+	now := max(w.model.Clock, s.entry.TimeUs)
 	due, any := w.model.NextDue()
-	quiet := !w.m.Pending() && (!any || due > max(w.model.Clock, s.entry.TimeUs))
+	trim := w.rows.meta.GetFeedTrimAtUs()
+	quiet := !w.m.Pending() && (!any || due > now) && (trim == 0 || trim > now)
 
 	out := w.m.Apply(s.index, s.term, data)
 	w.index, w.term = s.index, s.term
@@ -136,6 +145,9 @@ func (w *world) apply(s step) *violation {
 	got := seen{step: s, before: w.rows, after: after, out: out, quiet: quiet, pending: w.m.Pending()}
 	w.rows = after
 
+	if len(w.model.Openings) == 0 && len(after.queues.vals) > 0 {
+		w.model.DefaultQueue = model.SettingsOf(after.queues.vals[0].Settings)
+	}
 	got.model = w.model.Apply(s.index, s.term, s.entry)
 	if v := w.bind(&got); v != nil {
 		return v
@@ -146,6 +158,7 @@ func (w *world) apply(s step) *violation {
 		}
 	}
 	w.memory.update(&got)
+	w.hashes = append(w.hashes, fmt.Sprintf("%x", stateHash(w.m)))
 	return nil
 }
 
@@ -328,7 +341,7 @@ func (w *world) restore() *violation {
 	if err != nil {
 		return violated("restore", "open: %v", err)
 	}
-	if err := next.Restore(bytes.NewReader(stream)); err != nil {
+	if err := next.Restore(bytes.NewReader(stream), applied); err != nil {
 		_ = next.Close()
 		return violated("restore", "restore: %v", err)
 	}
