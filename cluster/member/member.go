@@ -1,0 +1,436 @@
+// Package member knows who is alive: it gossips the id, role, addresses and
+// version of every node of the cluster, voters and gateways alike.
+//
+// Gossip decides nothing. It never changes who votes, and whatever it says is
+// confirmed over an authenticated connection before anybody acts on it. It
+// refuses, with a message that says what to do, a node of another cluster and a
+// second node with an id that is taken.
+//
+// A List is started and closed by its owner; its methods are safe from any
+// goroutine. Names that gossip has forgotten are dialled for ever, so that a
+// node comes back by itself after the longest partition.
+package member
+
+import (
+	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// Role is what a node is for.
+type Role string
+
+const (
+	// Voter keeps a replica and may lead.
+	Voter Role = "voter"
+	// Gateway serves clients and workers and keeps no replica.
+	Gateway Role = "gateway"
+)
+
+// Node is what a member says of itself.
+type Node struct {
+	ID        string `json:"i"`
+	Role      Role   `json:"r"`
+	HTTP      string `json:"h,omitempty"` // host:port
+	RPC       string `json:"p,omitempty"`
+	Raft      string `json:"f,omitempty"` // voters only
+	Version   string `json:"v,omitempty"`
+	ClusterID string `json:"c,omitempty"` // hex, empty before the first term
+	Format    uint32 `json:"l,omitempty"` // highest command format it understands
+	Expect    int    `json:"e,omitempty"` // voters it expects at bootstrap
+	Fresh     bool   `json:"n,omitempty"` // its disk is empty
+	Gossip    string `json:"-"`           // where it gossips, as this node sees it
+}
+
+// metaBytesMax is what memberlist carries with each node.
+const metaBytesMax = memberlist.MetaMaxSize
+
+// Config of a List. Self, Bind, Secret and Logger are required.
+type Config struct {
+	Self      Node
+	Bind      string   // host:port to gossip at, port 0 for any
+	Advertise string   // host:port for others, if not Bind
+	Secret    []byte   // of the cluster; gives the gossip key and label
+	Join      []string // host:port of others, tried for ever
+	Logger    *slog.Logger
+
+	// RejoinEvery is how often members that are missing are dialled.
+	RejoinEvery time.Duration
+}
+
+// Validate names the field that is wrong and what to do about it.
+func (c *Config) Validate() error {
+	switch {
+	case c.Self.ID == "":
+		return errors.New("member: Self.ID is empty: give the node a name that it keeps")
+	case c.Self.Role != Voter && c.Self.Role != Gateway:
+		return fmt.Errorf("member: Self.Role is %q: give %q or %q", c.Self.Role, Voter, Gateway)
+	case len(c.Secret) < 16:
+		return errors.New("member: Secret is shorter than 16 bytes: give the cluster secret")
+	case c.Logger == nil:
+		return errors.New("member: Logger is missing")
+	}
+	if _, _, err := hostPort(c.Bind); err != nil {
+		return fmt.Errorf("member: Bind %q is no host:port: %w", c.Bind, err)
+	}
+	if c.Advertise != "" {
+		if _, _, err := hostPort(c.Advertise); err != nil {
+			return fmt.Errorf("member: Advertise %q is no host:port: %w", c.Advertise, err)
+		}
+	}
+	return nil
+}
+
+func hostPort(addr string) (string, int, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0, err
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return host, int(n), err
+}
+
+// ErrTaken says that another live node has this node's id.
+var ErrTaken = errors.New("another node has this id: give each node an id of its own, or stop the other one")
+
+// ErrOtherCluster says that the nodes to join belong to another cluster.
+var ErrOtherCluster = errors.New("these nodes belong to another cluster: check --join, or start with an empty data directory to become part of it")
+
+// List is this node's view of the members.
+type List struct {
+	cfg    Config
+	ml     *memberlist.Memberlist
+	logger *slog.Logger
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu      sync.Mutex // guards what is below
+	self    Node
+	nodes   map[string]Node
+	changed chan struct{} // closed and replaced at each change
+	refusal error         // why the last merge was refused
+}
+
+// Start begins to gossip. Members of Join that cannot be reached are tried
+// again for as long as the list lives; a refusal by or of another cluster, or
+// an id that is taken, is an error.
+func Start(ctx context.Context, cfg Config) (*List, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.RejoinEvery == 0 {
+		cfg.RejoinEvery = 5 * time.Second
+	}
+	l := &List{
+		cfg: cfg, logger: cfg.Logger, self: cfg.Self, nodes: map[string]Node{},
+		changed: make(chan struct{}), done: make(chan struct{}),
+	}
+	mc, err := l.config()
+	if err != nil {
+		return nil, err
+	}
+	if l.ml, err = memberlist.Create(mc); err != nil {
+		return nil, fmt.Errorf("gossip at %s: %w", cfg.Bind, err)
+	}
+	if err := l.join(cfg.Join); errors.Is(err, ErrTaken) || errors.Is(err, ErrOtherCluster) {
+		return nil, errors.Join(err, l.ml.Shutdown())
+	}
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	l.cancel = cancel
+	go l.rejoin(run)
+	return l, nil
+}
+
+func (l *List) config() (*memberlist.Config, error) {
+	key, err := hkdf.Key(sha256.New, l.cfg.Secret, nil, "pulse gossip key v1", 32)
+	if err != nil {
+		return nil, fmt.Errorf("derive the gossip key: %w", err)
+	}
+	label, err := hkdf.Key(sha256.New, l.cfg.Secret, nil, "pulse gossip label v1", 8)
+	if err != nil {
+		return nil, fmt.Errorf("derive the gossip label: %w", err)
+	}
+	mc := memberlist.DefaultLANConfig()
+	mc.Name = l.cfg.Self.ID
+	mc.SecretKey = key
+	mc.Label = "pulse-" + hex.EncodeToString(label)
+	mc.BindAddr, mc.BindPort, err = hostPort(l.cfg.Bind)
+	if err != nil {
+		return nil, err
+	}
+	mc.AdvertisePort = mc.BindPort
+	if l.cfg.Advertise != "" {
+		if mc.AdvertiseAddr, mc.AdvertisePort, err = resolve(l.cfg.Advertise); err != nil {
+			return nil, err
+		}
+	}
+	mc.DeadNodeReclaimTime = time.Second // a node that restarts may come back elsewhere
+	mc.GossipToTheDeadTime = 30 * time.Second
+	mc.Logger = log.New(logWriter{l.logger}, "", 0)
+	d := (*delegate)(l)
+	mc.Delegate, mc.Events, mc.Merge, mc.Alive, mc.Conflict = d, d, d, d, d
+	return mc, nil
+}
+
+// resolve gives memberlist the address it wants: it takes no names.
+func resolve(addr string) (string, int, error) {
+	host, port, err := hostPort(addr)
+	if err != nil {
+		return "", 0, err
+	}
+	if net.ParseIP(host) != nil {
+		return host, port, nil
+	}
+	ips, err := net.DefaultResolver.LookupIPAddr(context.Background(), host)
+	if err != nil || len(ips) == 0 {
+		return "", 0, fmt.Errorf("look up the advertised host %q: %w", host, err)
+	}
+	return ips[0].IP.String(), port, nil
+}
+
+func (l *List) join(addrs []string) error {
+	if len(addrs) == 0 {
+		return nil
+	}
+	l.mu.Lock()
+	l.refusal = nil
+	l.mu.Unlock()
+	n, err := l.ml.Join(addrs)
+	l.mu.Lock()
+	refusal := l.refusal
+	l.mu.Unlock()
+	if refusal != nil {
+		return refusal
+	}
+	if n == 0 && err != nil {
+		return fmt.Errorf("reach any of %s: %w", strings.Join(addrs, ", "), err)
+	}
+	return nil
+}
+
+// rejoin dials what is missing: addresses to join that no member has, and
+// members that gossip has forgotten.
+func (l *List) rejoin(ctx context.Context) {
+	defer close(l.done)
+	known := map[string]string{} // id to gossip address, of everybody ever seen
+	tick := time.NewTicker(l.cfg.RejoinEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		alive := map[string]bool{}
+		for _, n := range l.Members() {
+			known[n.ID] = n.Gossip
+			alive[n.Gossip] = true
+		}
+		var missing []string
+		for _, addr := range known {
+			if !alive[addr] {
+				missing = append(missing, addr)
+			}
+		}
+		if len(alive) < 2 {
+			missing = append(missing, l.cfg.Join...)
+		}
+		slices.Sort(missing)
+		if err := l.join(slices.Compact(missing)); err != nil {
+			l.logger.Debug("members are missing", "err", err)
+		}
+	}
+}
+
+// Members lists who is alive, this node included, by id.
+func (l *List) Members() []Node {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]Node, 0, len(l.nodes))
+	for _, n := range l.nodes {
+		out = append(out, n)
+	}
+	slices.SortFunc(out, func(a, b Node) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Member finds a live member by id.
+func (l *List) Member(id string) (Node, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, ok := l.nodes[id]
+	return n, ok
+}
+
+// Changed is closed at the next change of the members.
+func (l *List) Changed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed
+}
+
+// Update changes what this node says of itself and spreads it.
+func (l *List) Update(change func(*Node)) error {
+	l.mu.Lock()
+	was := l.self
+	change(&l.self)
+	same := was == l.self
+	l.mu.Unlock()
+	if same {
+		return nil
+	}
+	if err := l.ml.UpdateNode(time.Second); err != nil {
+		return fmt.Errorf("spread the change of %s: %w", l.cfg.Self.ID, err)
+	}
+	return nil
+}
+
+// Addr is where this node gossips.
+func (l *List) Addr() string { return l.ml.LocalNode().Address() }
+
+// Close says goodbye, within a second, and stops.
+func (l *List) Close() error {
+	l.cancel()
+	<-l.done
+	err := l.ml.Leave(time.Second)
+	return errors.Join(err, l.ml.Shutdown())
+}
+
+// Kill stops without saying goodbye, as a crash would. For tests.
+func (l *List) Kill() error {
+	l.cancel()
+	<-l.done
+	return l.ml.Shutdown()
+}
+
+func (l *List) change(n Node, alive bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if alive {
+		l.nodes[n.ID] = n
+	} else {
+		delete(l.nodes, n.ID)
+	}
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// delegate is the List as memberlist calls it, on its own goroutines.
+type delegate List
+
+// NodeMeta is what is gossiped of this node.
+func (d *delegate) NodeMeta(limit int) []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	data, err := json.Marshal(d.self)
+	if err != nil || len(data) > limit {
+		d.logger.Error("what this node says of itself does not fit into gossip", "bytes", len(data), "limit", limit)
+		return nil
+	}
+	return data
+}
+
+// NotifyMsg, GetBroadcasts, LocalState and MergeRemoteState: nothing but the
+// node's own words is gossiped.
+func (d *delegate) NotifyMsg([]byte)                {}
+func (d *delegate) GetBroadcasts(int, int) [][]byte { return nil }
+func (d *delegate) LocalState(bool) []byte          { return nil }
+func (d *delegate) MergeRemoteState([]byte, bool)   {}
+
+func decode(n *memberlist.Node) (Node, error) {
+	if len(n.Meta) > metaBytesMax {
+		return Node{}, errors.New("too long")
+	}
+	out := Node{}
+	if err := json.Unmarshal(n.Meta, &out); err != nil {
+		return Node{}, err
+	}
+	if out.ID != n.Name || (out.Role != Voter && out.Role != Gateway) {
+		return Node{}, errors.New("it does not name itself")
+	}
+	out.Gossip = n.Address()
+	return out, nil
+}
+
+func (d *delegate) NotifyJoin(n *memberlist.Node) { d.NotifyUpdate(n) }
+func (d *delegate) NotifyUpdate(n *memberlist.Node) {
+	m, err := decode(n)
+	if err != nil {
+		d.logger.Warn("a member says something that cannot be understood", "member", n.Name, "err", err)
+		return
+	}
+	(*List)(d).change(m, true)
+}
+
+func (d *delegate) NotifyLeave(n *memberlist.Node) { (*List)(d).change(Node{ID: n.Name}, false) }
+
+// NotifyAlive refuses one node of another cluster.
+func (d *delegate) NotifyAlive(n *memberlist.Node) error {
+	m, err := decode(n)
+	if err != nil {
+		return fmt.Errorf("member %q cannot be understood: %w", n.Name, err)
+	}
+	return d.refuse(m)
+}
+
+// NotifyMerge sees the other side's members before they become ours.
+func (d *delegate) NotifyMerge(peers []*memberlist.Node) error {
+	for _, p := range peers {
+		m, err := decode(p)
+		if err != nil {
+			continue // NotifyAlive keeps it out
+		}
+		if err := d.refuse(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *delegate) refuse(m Node) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case m.ClusterID != "" && d.self.ClusterID != "" && m.ClusterID != d.self.ClusterID:
+		d.refusal = fmt.Errorf("%w (node %s is of cluster %s, this one of %s)", ErrOtherCluster, m.ID, m.ClusterID, d.self.ClusterID)
+	case m.ID == d.self.ID && (m.RPC != d.self.RPC || m.HTTP != d.self.HTTP):
+		d.refusal = fmt.Errorf("%w (id %s is at %s)", ErrTaken, m.ID, m.Gossip)
+	default:
+		return nil
+	}
+	return d.refusal
+}
+
+// NotifyConflict: two addresses claim one id. Gossip keeps the first.
+func (d *delegate) NotifyConflict(existing, other *memberlist.Node) {
+	d.logger.Error("two nodes claim one id; the later one is not let in",
+		"id", existing.Name, "at", existing.Address(), "refused", other.Address())
+}
+
+// logWriter takes memberlist's lines.
+type logWriter struct{ logger *slog.Logger }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	line := strings.TrimSpace(string(p))
+	switch {
+	case strings.Contains(line, "[ERR]"), strings.Contains(line, "[WARN]"):
+		w.logger.Warn("gossip", "line", line)
+	default:
+		w.logger.Debug("gossip", "line", line)
+	}
+	return len(p), nil
+}
