@@ -79,6 +79,7 @@ func DecodeClient(data []byte) (ClientFrame, error) {
 		f.Body = body
 	case TypeFinish:
 		f.Body = r.finish()
+	default: // refused by open
 	}
 	if r.failed() {
 		return ClientFrame{}, r.refusal()
@@ -102,6 +103,7 @@ func DecodeServer(data []byte) (ServerFrame, error) {
 		f.Body = r.error()
 	case TypeCancel:
 		f.Body = r.cancel()
+	default: // refused by open
 	}
 	if r.failed() {
 		return ServerFrame{}, r.refusal()
@@ -192,8 +194,9 @@ func clientShape(name []byte) (kind Type, s shape) {
 		return TypeRenew, shape{inSession, inSession}
 	case TypeFinish:
 		return TypeFinish, shape{inSession, inSession}
+	default:
+		return "", shape{}
 	}
-	return "", shape{}
 }
 
 // serverShape knows the frames of the server.
@@ -210,8 +213,9 @@ func serverShape(name []byte) (kind Type, s shape) {
 		return TypeError, shape{always | 1<<inError, always | 1<<inError | 1<<inSessionID | 1<<inReplyTo}
 	case TypeCancel:
 		return TypeCancel, shape{inSession, inSession}
+	default:
+		return "", shape{}
 	}
-	return "", shape{}
 }
 
 // envelope is what surrounds the body of a frame.

@@ -2,6 +2,7 @@ package workerv1
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -283,10 +284,11 @@ func (w *writer) finish(f *Finish) {
 
 // businessRefusal carries a fault inside business JSON over to the frame.
 func (w *writer) businessRefusal(path string, err error) {
-	if w.refusal != nil {
+	refusal, ok := errors.AsType[*schema.Error](err)
+	if w.refusal != nil || !ok {
+		w.refuse(path, "is no business JSON")
 		return
 	}
-	refusal, _ := err.(*schema.Error) //nolint:errorlint // CheckResult promises the type
 	w.refusal = refusal
 	for i := range refusal.Violations {
 		refusal.Violations[i].Path = path + refusal.Violations[i].Path

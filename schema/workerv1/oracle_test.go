@@ -3,6 +3,7 @@ package workerv1
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math/big"
 	"regexp"
 	"strings"
@@ -207,7 +208,7 @@ func (d direction) hold(t *testing.T, data []byte) expectation {
 		t.Errorf("accepted, although the oracle says %s\n%.3000q", want.code, data)
 		return want
 	}
-	refusal, ok := err.(*DecodeError)
+	refusal, ok := errors.AsType[*DecodeError](err)
 	if !ok {
 		t.Errorf("accepted but not encoded again: %v\n%.3000q", err, data)
 		return want
