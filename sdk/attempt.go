@@ -67,6 +67,9 @@ func (a *attempt) live(life context.Context) {
 // lapsed, was withdrawn, or the worker drains: nothing has run, and the cluster
 // offers the task to somebody else.
 func (a *attempt) takePlace() bool {
+	if closed(a.w.draining) {
+		return false
+	}
 	lapsed := time.NewTimer(a.offered)
 	defer lapsed.Stop()
 	select {
@@ -81,11 +84,10 @@ func (a *attempt) takePlace() bool {
 }
 
 // start tells the cluster that the handler is about to run; only a granted lease
-// lets it. Then the channel is not nil, and is closed when a session begins
-// later than the start. If the attempt has to be settled without running, the
+// lets it. Then the channel is not nil, and is closed when a session begins after
+// the one that granted it. If the attempt has to be settled without running, the
 // finish says how.
 func (a *attempt) start(life context.Context) (laterSession <-chan struct{}, outcome *workerv1.Finish) {
-	laterSession = a.w.ops.nextSession()
 	began := time.Now()
 	got, err := a.w.ops.ask(life, &workerv1.Start{Ref: a.ref})
 	if err != nil {
@@ -112,7 +114,7 @@ func (a *attempt) start(life context.Context) (laterSession <-chan struct{}, out
 		return nil, &f
 	}
 	a.w.stats.started.Add(1)
-	return laterSession, nil
+	return got.later, nil
 }
 
 // longest is how long the attempt may run at most.

@@ -70,12 +70,12 @@ func (w *Worker) Stats() Stats {
 	}
 }
 
-func (w *Worker) connected(l *link) {
+func (w *Worker) connected(l *link, instance workerv1.ID) {
 	w.stats.sessions.Add(1)
 	w.log.Info("connected", "addr", l.addr, "session", l.welcome.SessionID.String(), "epoch", l.welcome.Epoch)
 	w.mu.Lock()
 	w.health.Connected, w.health.Since, w.health.LastError = true, time.Now(), nil
-	w.health.Addr, w.health.SessionID = l.addr, l.welcome.SessionID.String()
+	w.health.Addr, w.health.InstanceID, w.health.SessionID = l.addr, instance.String(), l.welcome.SessionID.String()
 	if !closed(w.ready) {
 		close(w.ready)
 	}

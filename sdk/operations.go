@@ -43,13 +43,15 @@ type operation struct {
 	sentAt time.Time
 }
 
-// answer is an ack or a refusal. sentAt is when the frame it answers left at
-// the earliest: what the answer says about the cluster's clock was true then or
-// later.
+// answer is an ack or a refusal.
 type answer struct {
 	ack     *workerv1.Ack
 	refused *Error
-	sentAt  time.Time
+	// sentAt is when the frame it answers left at the earliest: what the answer
+	// says about the cluster's clock was true then or later.
+	sentAt time.Time
+	// later is closed when a session begins after the one it came on.
+	later <-chan struct{}
 }
 
 func newOperations() *operations {
@@ -151,7 +153,7 @@ func (o *operations) deliver(l *link, id workerv1.ID, got answer) (fits bool) {
 	if got.refused == nil && !answers(op.body, got.ack) {
 		return false
 	}
-	got.sentAt = op.sentAt
+	got.sentAt, got.later = op.sentAt, o.next
 	op.link, o.heardAt = nil, time.Now()
 	op.answer <- got // has room: it was empty when the operation was sent
 	return true

@@ -125,6 +125,7 @@ func NewWorker(options WorkerOptions) *Worker {
 	if fault != nil {
 		return w
 	}
+	w.health.InstanceID, w.health.Since = w.identity.id.String(), time.Now()
 	w.places = make(chan struct{}, o.Capacity)
 	w.past = newRecent(pastAttempts)
 	w.report = newCapacityReport(o.Capacity)
@@ -293,7 +294,7 @@ func (w *Worker) session(life context.Context) (lasted time.Duration, err error)
 		return 0, err
 	}
 	began := time.Now()
-	w.connected(l)
+	w.connected(l, self.id)
 	err = l.serve(life, w.ops, w)
 	return time.Since(began), err
 }
