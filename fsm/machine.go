@@ -231,6 +231,13 @@ func (m *Machine) Rows(fn func(key, value []byte) bool) error {
 	return m.state.Rows(fn)
 }
 
+// RowsUnder does the same for the rows whose keys begin with prefix.
+func (m *Machine) RowsUnder(prefix []byte, fn func(key, value []byte) bool) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.RowsUnder(prefix, fn)
+}
+
 // ScanHash is SHA-256 over all rows.
 func (m *Machine) ScanHash() ([32]byte, error) {
 	m.mu.RLock()
