@@ -364,7 +364,7 @@ func (r *run) setCluster(c *pb.SetCluster) *pb.Result {
 	if c.EventRetentionMs > 0 {
 		m.EventRetentionMs = c.EventRetentionMs
 		if m.FeedTrimAtUs != 0 {
-			m.FeedTrimAtUs = r.now // look again with the new measure
+			r.tx.LookAtFeed(r.now) // with the new measure
 		}
 	}
 	if c.IdempotencyKeysMax > 0 {

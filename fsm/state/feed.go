@@ -69,8 +69,15 @@ func (tx *Tx) AppendEvent(e *pb.EventRow) {
 	tx.putRaw(feedKey(ns, e.Index, e.Place), pointer)
 	tx.putRaw(historyKey(id, e.Version), pointer)
 	if tx.meta.FeedTrimAtUs == 0 {
-		tx.meta.FeedTrimAtUs = tx.Now() + tx.meta.EventRetentionMs*1000
+		tx.LookAtFeed(tx.Now() + tx.meta.EventRetentionMs*1000)
 	}
+}
+
+// LookAtFeed sets when the front of the feed is looked at next; 0 means never.
+func (tx *Tx) LookAtFeed(at int64) {
+	tx.s.clearTimer(feedTimer(tx.meta))
+	tx.meta.FeedTrimAtUs = at
+	tx.s.setTimer(feedTimer(tx.meta))
 }
 
 // feedTrimPauseUs is the least time between two looks at the feed's front.
@@ -116,9 +123,7 @@ func (tx *Tx) TrimFeed(limit int) int {
 	default:
 		next = max(next, tx.Now()+feedTrimPauseUs)
 	}
-	tx.s.clearTimer(feedTimer(tx.meta))
-	tx.meta.FeedTrimAtUs = next
-	tx.s.setTimer(feedTimer(tx.meta))
+	tx.LookAtFeed(next)
 	return left
 }
 

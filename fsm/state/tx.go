@@ -61,10 +61,6 @@ func (tx *Tx) State() *State { return tx.s }
 // one unsynced batch.
 func (tx *Tx) Commit() error {
 	s := tx.s
-	if old := s.meta; old.FeedTrimAtUs != tx.meta.FeedTrimAtUs {
-		s.clearTimer(feedTimer(old))
-		s.setTimer(feedTimer(tx.meta))
-	}
 	batch := s.db.NewBatch()
 	h := sha256.New()
 	_, _ = h.Write(s.meta.StateHash) // a hash never fails
