@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -19,7 +20,7 @@ import (
 
 const (
 	defaultSeconds = 25
-	entriesMean    = 150 // entries of one history
+	entriesMean    = 300 // entries of one history
 )
 
 // TestMain sets rapid up: long histories, and no shrinking of its own, because
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	for name, value := range map[string]string{
-		"rapid.steps": strconv.Itoa(entriesMean), "rapid.shrinktime": "0s", "rapid.nofailfile": "true", "rapid.checks": "20",
+		"rapid.steps": strconv.Itoa(entriesMean), "rapid.shrinktime": "0s", "rapid.nofailfile": "true", "rapid.checks": "10",
 	} {
 		if given[name] {
 			continue
@@ -55,27 +56,34 @@ func budget() time.Duration {
 // and checks everything after every entry.
 func TestMachine(t *testing.T) {
 	var entries atomic.Int64
+	end := time.Now().Add(budget())
+	t.Cleanup(func() { t.Logf("%d entries", entries.Load()) })
+	for n := range runtime.GOMAXPROCS(0) {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			for first := true; first || time.Now().Before(end); first = false {
+				check(t, &entries)
+			}
+		})
+	}
+}
+
+// check runs some histories, and shows the first that fails.
+func check(t *testing.T, entries *atomic.Int64) {
 	var failure *failedHistory
 	t.Cleanup(func() {
-		t.Logf("%d entries", entries.Load())
 		if failure != nil {
 			report(t, failure)
 		}
 	})
-	end := time.Now().Add(budget())
-	for first := true; first || time.Now().Before(end); first = false {
-		rapid.Check(t, func(rt *rapid.T) {
-			if failure == nil && !first && time.Now().After(end) {
-				return
-			}
-			w, v := history(rt)
-			entries.Add(int64(w.entries))
-			if v != nil {
-				failure = &failedHistory{v, w.written()}
-				rt.Fatalf("%s", v.name)
-			}
-		})
-	}
+	rapid.Check(t, func(rt *rapid.T) {
+		w, v := history(rt)
+		entries.Add(int64(w.entries))
+		if v != nil {
+			failure = &failedHistory{v, w.written()}
+			rt.Fatalf("%s", v.name)
+		}
+	})
 }
 
 // history makes one random history and stops at the first violation.
@@ -104,9 +112,9 @@ func history(rt *rapid.T) (w *world, v *violation) {
 func (w *world) generate(seed uint64) step {
 	r := rand.New(rand.NewPCG(seed, w.index))
 	switch {
-	case oneIn(r, 60):
+	case oneIn(r, 150):
 		return step{kind: stepReopen}
-	case oneIn(r, 90):
+	case oneIn(r, 200):
 		return step{kind: stepRestore}
 	}
 	log, proposer, opens := w.terms(r)

@@ -157,6 +157,11 @@ func (w *world) apply(s step) *violation {
 			return v
 		}
 	}
+	if w.entries%16 == 0 {
+		if v := w.checkIndexes(); v != nil {
+			return v
+		}
+	}
 	w.memory.update(&got)
 	w.hashes = append(w.hashes, fmt.Sprintf("%x", stateHash(w.m)))
 	return nil
@@ -282,6 +287,18 @@ func (w *world) checkTwin(s *seen) *violation {
 	w.twin.Apply(s.step.index, s.step.term, data)
 	if a, b := stateHash(w.m), stateHash(w.twin); !bytes.Equal(a, b) {
 		return violated("C1", "state hash %x, a twin with the same log has %x", a, b)
+	}
+	return nil
+}
+
+// checkIndexes: the indexes in memory are a function of the rows.
+func (w *world) checkIndexes() *violation {
+	rebuilt, err := w.m.RebuiltIndexes()
+	if err != nil {
+		return violated("indexes", "rebuild: %v", err)
+	}
+	if live := w.m.DumpIndexes(); live != rebuilt {
+		return violated("indexes", "rebuilt indexes differ from live ones:\n%s", difference(live, rebuilt))
 	}
 	return nil
 }
