@@ -52,6 +52,7 @@ type run struct {
 	now    int64  // cluster clock of the entry
 	number uint64 // fencing number of the entry
 	out    Outcome
+	nodeID string // of this replica: decides whether it stops, never what is so
 
 	cmd        *pb.Command       // being executed; nil for due items and assignment
 	ns         *state.Namespace  // of cmd
@@ -71,11 +72,11 @@ type cause struct {
 	own         bool // a caller's own command: the root of its chain
 }
 
-func applyEntry(s *state.State, index, term uint64, e *pb.Entry) Outcome {
+func applyEntry(s *state.State, nodeID string, index, term uint64, e *pb.Entry) Outcome {
 	if e.Term != term {
 		return refuseEntry(s, index, term, e)
 	}
-	r := &run{tx: s.Begin(index, term, e.TimeUs), s: s, registered: map[ID]struct{}{}}
+	r := &run{tx: s.Begin(index, term, e.TimeUs), s: s, nodeID: nodeID, registered: map[ID]struct{}{}}
 	r.now, r.number = r.tx.Now(), r.tx.Number()
 	r.out = Outcome{Index: index, Time: r.now, Results: make([]*pb.Result, 0, len(e.Commands))}
 	for _, c := range e.Commands {
@@ -153,7 +154,7 @@ func (r *run) resolveNamespace(c *pb.Command) *pb.Result {
 	default:
 		switch c.Body.(type) {
 		case *pb.Command_OpenTerm, *pb.Command_ReportGateway, *pb.Command_RegisterSession,
-			*pb.Command_SetCluster, *pb.Command_PutNamespace, *pb.Command_DeleteNamespace:
+			*pb.Command_SetCluster, *pb.Command_CompareStates, *pb.Command_PutNamespace, *pb.Command_DeleteNamespace:
 			return nil
 		}
 	}
@@ -212,6 +213,8 @@ func (r *run) dispatch(c *pb.Command) *pb.Result {
 		return r.freeKey(b.FreeKey)
 	case *pb.Command_SetCluster:
 		return r.setCluster(b.SetCluster)
+	case *pb.Command_CompareStates:
+		return r.compareStates(b.CompareStates)
 	}
 	// A newer version wrote this entry. Going on would make this replica differ.
 	panic(fmt.Sprintf("fsm: command %T is not known to this version", c.Body))
@@ -250,6 +253,7 @@ var commandTypes = map[string]string{
 	"report_gateway":   "pulse.gateway.Report",
 	"open_term":        "pulse.cluster.OpenTerm",
 	"set_cluster":      "pulse.cluster.Set",
+	"compare_states":   "pulse.cluster.CompareStates",
 }
 
 // remember keeps the answer of an accepted request under its key, without the

@@ -18,19 +18,22 @@ import (
 
 // Options says where a machine keeps its state.
 type Options struct {
-	Dir string // holds one store directory for each restore, and CURRENT
+	Dir    string // holds one store directory for each restore, and CURRENT
+	NodeID string // of this replica, as state comparisons name it
 }
 
 // Machine is the state machine of one node. Apply, Checkpoint and Restore are
 // called by one goroutine, the one that applies the log; every other method is
 // safe from any goroutine.
 type Machine struct {
-	dir string
+	dir    string
+	nodeID string
 
 	mu      sync.RWMutex // guards state and generation: held to apply one entry, or to read between two
 	state   *state.State
 	readers *sync.WaitGroup // iterators over the store that outlive mu
 	gen     uint64
+	marks   [marksKept]mark // of the last indexes at which states are compared
 }
 
 const currentFile = "CURRENT"
@@ -48,7 +51,7 @@ func Open(opt Options) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dir: opt.Dir, gen: gen, readers: &sync.WaitGroup{}}
+	m := &Machine{dir: opt.Dir, nodeID: opt.NodeID, gen: gen, readers: &sync.WaitGroup{}}
 	if err := m.dropOthers(gen); err != nil {
 		return nil, err
 	}
@@ -148,7 +151,11 @@ func (m *Machine) Apply(index, term uint64, data []byte) Outcome {
 	if index <= m.state.Meta().AppliedIndex {
 		return Outcome{Index: index, Skipped: true, Time: m.state.Meta().ClockUs}
 	}
-	return applyEntry(m.state, index, term, entry)
+	out := applyEntry(m.state, m.nodeID, index, term, entry)
+	if index%MarkEvery == 0 {
+		m.marks[index/MarkEvery%marksKept] = mark{index, m.state.Meta().StateHash}
+	}
+	return out
 }
 
 // AppliedIndex is the index of the last applied log entry.

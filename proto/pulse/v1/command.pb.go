@@ -238,6 +238,7 @@ type Command struct {
 	//	*Command_ResumeAttempt
 	//	*Command_FreeKey
 	//	*Command_SetCluster
+	//	*Command_CompareStates
 	Body          isCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -520,6 +521,15 @@ func (x *Command) GetSetCluster() *SetCluster {
 	return nil
 }
 
+func (x *Command) GetCompareStates() *CompareStates {
+	if x != nil {
+		if x, ok := x.Body.(*Command_CompareStates); ok {
+			return x.CompareStates
+		}
+	}
+	return nil
+}
+
 type isCommand_Body interface {
 	isCommand_Body()
 }
@@ -612,6 +622,10 @@ type Command_SetCluster struct {
 	SetCluster *SetCluster `protobuf:"bytes,37,opt,name=set_cluster,json=setCluster,proto3,oneof"`
 }
 
+type Command_CompareStates struct {
+	CompareStates *CompareStates `protobuf:"bytes,38,opt,name=compare_states,json=compareStates,proto3,oneof"`
+}
+
 func (*Command_OpenTerm) isCommand_Body() {}
 
 func (*Command_SubmitTask) isCommand_Body() {}
@@ -655,6 +669,8 @@ func (*Command_ResumeAttempt) isCommand_Body() {}
 func (*Command_FreeKey) isCommand_Body() {}
 
 func (*Command_SetCluster) isCommand_Body() {}
+
+func (*Command_CompareStates) isCommand_Body() {}
 
 // OpenTerm is the first command of a leader's term. The first one of all fixes
 // the cluster id and makes the default namespace and queue.
@@ -2317,6 +2333,120 @@ func (x *SetCluster) GetFormatLevel() uint32 {
 	return 0
 }
 
+// CompareStates carries what the voters report of their state at one index.
+// Apply stops the node that differs from the majority.
+type CompareStates struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`   // log index
+	Voters        uint32                 `protobuf:"varint,2,opt,name=voters,proto3" json:"voters,omitempty"` // in the configuration
+	Reports       []*StateReport         `protobuf:"bytes,3,rep,name=reports,proto3" json:"reports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareStates) Reset() {
+	*x = CompareStates{}
+	mi := &file_pulse_v1_command_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareStates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareStates) ProtoMessage() {}
+
+func (x *CompareStates) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareStates.ProtoReflect.Descriptor instead.
+func (*CompareStates) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *CompareStates) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *CompareStates) GetVoters() uint32 {
+	if x != nil {
+		return x.Voters
+	}
+	return 0
+}
+
+func (x *CompareStates) GetReports() []*StateReport {
+	if x != nil {
+		return x.Reports
+	}
+	return nil
+}
+
+type StateReport struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	StateHash     []byte                 `protobuf:"bytes,2,opt,name=state_hash,json=stateHash,proto3" json:"state_hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateReport) Reset() {
+	*x = StateReport{}
+	mi := &file_pulse_v1_command_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateReport) ProtoMessage() {}
+
+func (x *StateReport) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateReport.ProtoReflect.Descriptor instead.
+func (*StateReport) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *StateReport) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *StateReport) GetStateHash() []byte {
+	if x != nil {
+		return x.StateHash
+	}
+	return nil
+}
+
 type Violation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"` // JSON Pointer
@@ -2327,7 +2457,7 @@ type Violation struct {
 
 func (x *Violation) Reset() {
 	*x = Violation{}
-	mi := &file_pulse_v1_command_proto_msgTypes[28]
+	mi := &file_pulse_v1_command_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2339,7 +2469,7 @@ func (x *Violation) String() string {
 func (*Violation) ProtoMessage() {}
 
 func (x *Violation) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[28]
+	mi := &file_pulse_v1_command_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2352,7 +2482,7 @@ func (x *Violation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Violation.ProtoReflect.Descriptor instead.
 func (*Violation) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{28}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Violation) GetPath() string {
@@ -2399,7 +2529,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_pulse_v1_command_proto_msgTypes[29]
+	mi := &file_pulse_v1_command_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2541,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[29]
+	mi := &file_pulse_v1_command_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2554,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{29}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Result) GetCode() string {
@@ -2647,7 +2777,7 @@ type TaskResult struct {
 
 func (x *TaskResult) Reset() {
 	*x = TaskResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[30]
+	mi := &file_pulse_v1_command_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2659,7 +2789,7 @@ func (x *TaskResult) String() string {
 func (*TaskResult) ProtoMessage() {}
 
 func (x *TaskResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[30]
+	mi := &file_pulse_v1_command_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2672,7 +2802,7 @@ func (x *TaskResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskResult.ProtoReflect.Descriptor instead.
 func (*TaskResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{30}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TaskResult) GetTask() *TaskView {
@@ -2707,7 +2837,7 @@ type SessionResult struct {
 
 func (x *SessionResult) Reset() {
 	*x = SessionResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[31]
+	mi := &file_pulse_v1_command_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +2849,7 @@ func (x *SessionResult) String() string {
 func (*SessionResult) ProtoMessage() {}
 
 func (x *SessionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[31]
+	mi := &file_pulse_v1_command_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +2862,7 @@ func (x *SessionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResult.ProtoReflect.Descriptor instead.
 func (*SessionResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{31}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SessionResult) GetSessionId() []byte {
@@ -2819,7 +2949,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_pulse_v1_command_proto_msgTypes[32]
+	mi := &file_pulse_v1_command_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2831,7 +2961,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[32]
+	mi := &file_pulse_v1_command_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2844,7 +2974,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{32}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Lease) GetActive() bool {
@@ -2893,7 +3023,7 @@ type OperationResult struct {
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[33]
+	mi := &file_pulse_v1_command_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +3035,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[33]
+	mi := &file_pulse_v1_command_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3048,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{33}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *OperationResult) GetReceipt() *ReceiptRow {
@@ -2951,7 +3081,7 @@ type BulkResult struct {
 
 func (x *BulkResult) Reset() {
 	*x = BulkResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[34]
+	mi := &file_pulse_v1_command_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2963,7 +3093,7 @@ func (x *BulkResult) String() string {
 func (*BulkResult) ProtoMessage() {}
 
 func (x *BulkResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[34]
+	mi := &file_pulse_v1_command_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2976,7 +3106,7 @@ func (x *BulkResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkResult.ProtoReflect.Descriptor instead.
 func (*BulkResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{34}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BulkResult) GetItems() []*BulkItem {
@@ -2999,7 +3129,7 @@ type BulkItem struct {
 
 func (x *BulkItem) Reset() {
 	*x = BulkItem{}
-	mi := &file_pulse_v1_command_proto_msgTypes[35]
+	mi := &file_pulse_v1_command_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3011,7 +3141,7 @@ func (x *BulkItem) String() string {
 func (*BulkItem) ProtoMessage() {}
 
 func (x *BulkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[35]
+	mi := &file_pulse_v1_command_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3024,7 +3154,7 @@ func (x *BulkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkItem.ProtoReflect.Descriptor instead.
 func (*BulkItem) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{35}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BulkItem) GetTaskId() []byte {
@@ -3072,7 +3202,7 @@ type GatewayResult struct {
 
 func (x *GatewayResult) Reset() {
 	*x = GatewayResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[36]
+	mi := &file_pulse_v1_command_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3084,7 +3214,7 @@ func (x *GatewayResult) String() string {
 func (*GatewayResult) ProtoMessage() {}
 
 func (x *GatewayResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[36]
+	mi := &file_pulse_v1_command_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3097,7 +3227,7 @@ func (x *GatewayResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayResult.ProtoReflect.Descriptor instead.
 func (*GatewayResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{36}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GatewayResult) GetGone() []*GoneSession {
@@ -3117,7 +3247,7 @@ type GoneSession struct {
 
 func (x *GoneSession) Reset() {
 	*x = GoneSession{}
-	mi := &file_pulse_v1_command_proto_msgTypes[37]
+	mi := &file_pulse_v1_command_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3129,7 +3259,7 @@ func (x *GoneSession) String() string {
 func (*GoneSession) ProtoMessage() {}
 
 func (x *GoneSession) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[37]
+	mi := &file_pulse_v1_command_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3142,7 +3272,7 @@ func (x *GoneSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoneSession.ProtoReflect.Descriptor instead.
 func (*GoneSession) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{37}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GoneSession) GetSessionId() []byte {
@@ -3170,7 +3300,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_pulse_v1_command_proto_msgTypes[38]
+	mi := &file_pulse_v1_command_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3182,7 +3312,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[38]
+	mi := &file_pulse_v1_command_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3195,7 +3325,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{38}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Waiting) GetReason() WaitingReason {
@@ -3233,7 +3363,7 @@ type LeaseView struct {
 
 func (x *LeaseView) Reset() {
 	*x = LeaseView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[39]
+	mi := &file_pulse_v1_command_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3245,7 +3375,7 @@ func (x *LeaseView) String() string {
 func (*LeaseView) ProtoMessage() {}
 
 func (x *LeaseView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[39]
+	mi := &file_pulse_v1_command_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3258,7 +3388,7 @@ func (x *LeaseView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseView.ProtoReflect.Descriptor instead.
 func (*LeaseView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{39}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LeaseView) GetAttemptId() []byte {
@@ -3319,7 +3449,7 @@ type TaskView struct {
 
 func (x *TaskView) Reset() {
 	*x = TaskView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[40]
+	mi := &file_pulse_v1_command_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3331,7 +3461,7 @@ func (x *TaskView) String() string {
 func (*TaskView) ProtoMessage() {}
 
 func (x *TaskView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[40]
+	mi := &file_pulse_v1_command_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3344,7 +3474,7 @@ func (x *TaskView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskView.ProtoReflect.Descriptor instead.
 func (*TaskView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{40}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *TaskView) GetTask() *TaskRow {
@@ -3411,7 +3541,7 @@ type QueueView struct {
 
 func (x *QueueView) Reset() {
 	*x = QueueView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[41]
+	mi := &file_pulse_v1_command_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3423,7 +3553,7 @@ func (x *QueueView) String() string {
 func (*QueueView) ProtoMessage() {}
 
 func (x *QueueView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[41]
+	mi := &file_pulse_v1_command_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3436,7 +3566,7 @@ func (x *QueueView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueView.ProtoReflect.Descriptor instead.
 func (*QueueView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{41}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *QueueView) GetQueue() *QueueRow {
@@ -3503,7 +3633,7 @@ type KeyView struct {
 
 func (x *KeyView) Reset() {
 	*x = KeyView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[42]
+	mi := &file_pulse_v1_command_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3515,7 +3645,7 @@ func (x *KeyView) String() string {
 func (*KeyView) ProtoMessage() {}
 
 func (x *KeyView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[42]
+	mi := &file_pulse_v1_command_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3528,7 +3658,7 @@ func (x *KeyView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyView.ProtoReflect.Descriptor instead.
 func (*KeyView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{42}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *KeyView) GetKey() string {
@@ -3593,7 +3723,7 @@ type WorkerView struct {
 
 func (x *WorkerView) Reset() {
 	*x = WorkerView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[43]
+	mi := &file_pulse_v1_command_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3605,7 +3735,7 @@ func (x *WorkerView) String() string {
 func (*WorkerView) ProtoMessage() {}
 
 func (x *WorkerView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[43]
+	mi := &file_pulse_v1_command_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3618,7 +3748,7 @@ func (x *WorkerView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerView.ProtoReflect.Descriptor instead.
 func (*WorkerView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{43}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WorkerView) GetInstance() *InstanceRow {
@@ -3669,7 +3799,7 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\x06Caller\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x14\n" +
 	"\x05roles\x18\x02 \x03(\tR\x05roles\x12\x15\n" +
-	"\x06app_id\x18\x03 \x01(\tR\x05appId\"\xfd\v\n" +
+	"\x06app_id\x18\x03 \x01(\tR\x05appId\"\xbf\f\n" +
 	"\aCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12!\n" +
@@ -3705,7 +3835,8 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\x0eresume_attempt\x18# \x01(\v2\x17.pulse.v1.ResumeAttemptH\x00R\rresumeAttempt\x12.\n" +
 	"\bfree_key\x18$ \x01(\v2\x11.pulse.v1.FreeKeyH\x00R\afreeKey\x127\n" +
 	"\vset_cluster\x18% \x01(\v2\x14.pulse.v1.SetClusterH\x00R\n" +
-	"setClusterB\x06\n" +
+	"setCluster\x12@\n" +
+	"\x0ecompare_states\x18& \x01(\v2\x17.pulse.v1.CompareStatesH\x00R\rcompareStatesB\x06\n" +
 	"\x04body\"B\n" +
 	"\bOpenTerm\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
@@ -3852,7 +3983,15 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"SetCluster\x12,\n" +
 	"\x12event_retention_ms\x18\x01 \x01(\x03R\x10eventRetentionMs\x120\n" +
 	"\x14idempotency_keys_max\x18\x02 \x01(\x04R\x12idempotencyKeysMax\x12!\n" +
-	"\fformat_level\x18\x03 \x01(\rR\vformatLevel\"9\n" +
+	"\fformat_level\x18\x03 \x01(\rR\vformatLevel\"n\n" +
+	"\rCompareStates\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06voters\x18\x02 \x01(\rR\x06voters\x12/\n" +
+	"\areports\x18\x03 \x03(\v2\x15.pulse.v1.StateReportR\areports\"E\n" +
+	"\vStateReport\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
+	"\n" +
+	"state_hash\x18\x02 \x01(\fR\tstateHash\"9\n" +
 	"\tViolation\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\xdc\x05\n" +
@@ -3983,7 +4122,7 @@ func file_pulse_v1_command_proto_rawDescGZIP() []byte {
 }
 
 var file_pulse_v1_command_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pulse_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_pulse_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_pulse_v1_command_proto_goTypes = []any{
 	(BulkAction)(0),         // 0: pulse.v1.BulkAction
 	(*Entry)(nil),           // 1: pulse.v1.Entry
@@ -4014,34 +4153,36 @@ var file_pulse_v1_command_proto_goTypes = []any{
 	(*ResumeAttempt)(nil),   // 26: pulse.v1.ResumeAttempt
 	(*FreeKey)(nil),         // 27: pulse.v1.FreeKey
 	(*SetCluster)(nil),      // 28: pulse.v1.SetCluster
-	(*Violation)(nil),       // 29: pulse.v1.Violation
-	(*Result)(nil),          // 30: pulse.v1.Result
-	(*TaskResult)(nil),      // 31: pulse.v1.TaskResult
-	(*SessionResult)(nil),   // 32: pulse.v1.SessionResult
-	(*Lease)(nil),           // 33: pulse.v1.Lease
-	(*OperationResult)(nil), // 34: pulse.v1.OperationResult
-	(*BulkResult)(nil),      // 35: pulse.v1.BulkResult
-	(*BulkItem)(nil),        // 36: pulse.v1.BulkItem
-	(*GatewayResult)(nil),   // 37: pulse.v1.GatewayResult
-	(*GoneSession)(nil),     // 38: pulse.v1.GoneSession
-	(*Waiting)(nil),         // 39: pulse.v1.Waiting
-	(*LeaseView)(nil),       // 40: pulse.v1.LeaseView
-	(*TaskView)(nil),        // 41: pulse.v1.TaskView
-	(*QueueView)(nil),       // 42: pulse.v1.QueueView
-	(*KeyView)(nil),         // 43: pulse.v1.KeyView
-	(*WorkerView)(nil),      // 44: pulse.v1.WorkerView
-	(RecoverySafety)(0),     // 45: pulse.v1.RecoverySafety
-	(ReviewDecision)(0),     // 46: pulse.v1.ReviewDecision
-	(*QueueSettings)(nil),   // 47: pulse.v1.QueueSettings
-	(*Capability)(nil),      // 48: pulse.v1.Capability
-	(Outcome)(0),            // 49: pulse.v1.Outcome
-	(*NamespaceRow)(nil),    // 50: pulse.v1.NamespaceRow
-	(AttemptState)(0),       // 51: pulse.v1.AttemptState
-	(*ReceiptRow)(nil),      // 52: pulse.v1.ReceiptRow
-	(WaitingReason)(0),      // 53: pulse.v1.WaitingReason
-	(*TaskRow)(nil),         // 54: pulse.v1.TaskRow
-	(*QueueRow)(nil),        // 55: pulse.v1.QueueRow
-	(*InstanceRow)(nil),     // 56: pulse.v1.InstanceRow
+	(*CompareStates)(nil),   // 29: pulse.v1.CompareStates
+	(*StateReport)(nil),     // 30: pulse.v1.StateReport
+	(*Violation)(nil),       // 31: pulse.v1.Violation
+	(*Result)(nil),          // 32: pulse.v1.Result
+	(*TaskResult)(nil),      // 33: pulse.v1.TaskResult
+	(*SessionResult)(nil),   // 34: pulse.v1.SessionResult
+	(*Lease)(nil),           // 35: pulse.v1.Lease
+	(*OperationResult)(nil), // 36: pulse.v1.OperationResult
+	(*BulkResult)(nil),      // 37: pulse.v1.BulkResult
+	(*BulkItem)(nil),        // 38: pulse.v1.BulkItem
+	(*GatewayResult)(nil),   // 39: pulse.v1.GatewayResult
+	(*GoneSession)(nil),     // 40: pulse.v1.GoneSession
+	(*Waiting)(nil),         // 41: pulse.v1.Waiting
+	(*LeaseView)(nil),       // 42: pulse.v1.LeaseView
+	(*TaskView)(nil),        // 43: pulse.v1.TaskView
+	(*QueueView)(nil),       // 44: pulse.v1.QueueView
+	(*KeyView)(nil),         // 45: pulse.v1.KeyView
+	(*WorkerView)(nil),      // 46: pulse.v1.WorkerView
+	(RecoverySafety)(0),     // 47: pulse.v1.RecoverySafety
+	(ReviewDecision)(0),     // 48: pulse.v1.ReviewDecision
+	(*QueueSettings)(nil),   // 49: pulse.v1.QueueSettings
+	(*Capability)(nil),      // 50: pulse.v1.Capability
+	(Outcome)(0),            // 51: pulse.v1.Outcome
+	(*NamespaceRow)(nil),    // 52: pulse.v1.NamespaceRow
+	(AttemptState)(0),       // 53: pulse.v1.AttemptState
+	(*ReceiptRow)(nil),      // 54: pulse.v1.ReceiptRow
+	(WaitingReason)(0),      // 55: pulse.v1.WaitingReason
+	(*TaskRow)(nil),         // 56: pulse.v1.TaskRow
+	(*QueueRow)(nil),        // 57: pulse.v1.QueueRow
+	(*InstanceRow)(nil),     // 58: pulse.v1.InstanceRow
 }
 var file_pulse_v1_command_proto_depIdxs = []int32{
 	3,  // 0: pulse.v1.Entry.commands:type_name -> pulse.v1.Command
@@ -4068,51 +4209,53 @@ var file_pulse_v1_command_proto_depIdxs = []int32{
 	26, // 21: pulse.v1.Command.resume_attempt:type_name -> pulse.v1.ResumeAttempt
 	27, // 22: pulse.v1.Command.free_key:type_name -> pulse.v1.FreeKey
 	28, // 23: pulse.v1.Command.set_cluster:type_name -> pulse.v1.SetCluster
-	45, // 24: pulse.v1.SubmitTask.recovery_safety:type_name -> pulse.v1.RecoverySafety
-	46, // 25: pulse.v1.ReviewTask.decision:type_name -> pulse.v1.ReviewDecision
-	0,  // 26: pulse.v1.BulkTasks.action:type_name -> pulse.v1.BulkAction
-	47, // 27: pulse.v1.PutQueue.settings:type_name -> pulse.v1.QueueSettings
-	48, // 28: pulse.v1.RegisterSession.capabilities:type_name -> pulse.v1.Capability
-	21, // 29: pulse.v1.SetCapacity.session:type_name -> pulse.v1.SessionRef
-	21, // 30: pulse.v1.CloseSession.session:type_name -> pulse.v1.SessionRef
-	20, // 31: pulse.v1.ReportGateway.sessions:type_name -> pulse.v1.SessionEntry
-	21, // 32: pulse.v1.StartAttempt.session:type_name -> pulse.v1.SessionRef
-	22, // 33: pulse.v1.StartAttempt.ref:type_name -> pulse.v1.AttemptRef
-	21, // 34: pulse.v1.RenewAttempt.session:type_name -> pulse.v1.SessionRef
-	22, // 35: pulse.v1.RenewAttempt.ref:type_name -> pulse.v1.AttemptRef
-	21, // 36: pulse.v1.FinishAttempt.session:type_name -> pulse.v1.SessionRef
-	22, // 37: pulse.v1.FinishAttempt.ref:type_name -> pulse.v1.AttemptRef
-	49, // 38: pulse.v1.FinishAttempt.outcome:type_name -> pulse.v1.Outcome
-	21, // 39: pulse.v1.ResumeAttempt.session:type_name -> pulse.v1.SessionRef
-	22, // 40: pulse.v1.ResumeAttempt.ref:type_name -> pulse.v1.AttemptRef
-	29, // 41: pulse.v1.Result.violations:type_name -> pulse.v1.Violation
-	31, // 42: pulse.v1.Result.task:type_name -> pulse.v1.TaskResult
-	42, // 43: pulse.v1.Result.queue:type_name -> pulse.v1.QueueView
-	50, // 44: pulse.v1.Result.namespace:type_name -> pulse.v1.NamespaceRow
-	32, // 45: pulse.v1.Result.session:type_name -> pulse.v1.SessionResult
-	34, // 46: pulse.v1.Result.operation:type_name -> pulse.v1.OperationResult
-	33, // 47: pulse.v1.Result.lease:type_name -> pulse.v1.Lease
-	35, // 48: pulse.v1.Result.bulk:type_name -> pulse.v1.BulkResult
-	43, // 49: pulse.v1.Result.key:type_name -> pulse.v1.KeyView
-	44, // 50: pulse.v1.Result.worker:type_name -> pulse.v1.WorkerView
-	37, // 51: pulse.v1.Result.gateway:type_name -> pulse.v1.GatewayResult
-	41, // 52: pulse.v1.TaskResult.task:type_name -> pulse.v1.TaskView
-	51, // 53: pulse.v1.Lease.state:type_name -> pulse.v1.AttemptState
-	52, // 54: pulse.v1.OperationResult.receipt:type_name -> pulse.v1.ReceiptRow
-	33, // 55: pulse.v1.OperationResult.lease:type_name -> pulse.v1.Lease
-	36, // 56: pulse.v1.BulkResult.items:type_name -> pulse.v1.BulkItem
-	38, // 57: pulse.v1.GatewayResult.gone:type_name -> pulse.v1.GoneSession
-	53, // 58: pulse.v1.Waiting.reason:type_name -> pulse.v1.WaitingReason
-	54, // 59: pulse.v1.TaskView.task:type_name -> pulse.v1.TaskRow
-	39, // 60: pulse.v1.TaskView.waiting:type_name -> pulse.v1.Waiting
-	40, // 61: pulse.v1.TaskView.lease:type_name -> pulse.v1.LeaseView
-	55, // 62: pulse.v1.QueueView.queue:type_name -> pulse.v1.QueueRow
-	56, // 63: pulse.v1.WorkerView.instance:type_name -> pulse.v1.InstanceRow
-	64, // [64:64] is the sub-list for method output_type
-	64, // [64:64] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	29, // 24: pulse.v1.Command.compare_states:type_name -> pulse.v1.CompareStates
+	47, // 25: pulse.v1.SubmitTask.recovery_safety:type_name -> pulse.v1.RecoverySafety
+	48, // 26: pulse.v1.ReviewTask.decision:type_name -> pulse.v1.ReviewDecision
+	0,  // 27: pulse.v1.BulkTasks.action:type_name -> pulse.v1.BulkAction
+	49, // 28: pulse.v1.PutQueue.settings:type_name -> pulse.v1.QueueSettings
+	50, // 29: pulse.v1.RegisterSession.capabilities:type_name -> pulse.v1.Capability
+	21, // 30: pulse.v1.SetCapacity.session:type_name -> pulse.v1.SessionRef
+	21, // 31: pulse.v1.CloseSession.session:type_name -> pulse.v1.SessionRef
+	20, // 32: pulse.v1.ReportGateway.sessions:type_name -> pulse.v1.SessionEntry
+	21, // 33: pulse.v1.StartAttempt.session:type_name -> pulse.v1.SessionRef
+	22, // 34: pulse.v1.StartAttempt.ref:type_name -> pulse.v1.AttemptRef
+	21, // 35: pulse.v1.RenewAttempt.session:type_name -> pulse.v1.SessionRef
+	22, // 36: pulse.v1.RenewAttempt.ref:type_name -> pulse.v1.AttemptRef
+	21, // 37: pulse.v1.FinishAttempt.session:type_name -> pulse.v1.SessionRef
+	22, // 38: pulse.v1.FinishAttempt.ref:type_name -> pulse.v1.AttemptRef
+	51, // 39: pulse.v1.FinishAttempt.outcome:type_name -> pulse.v1.Outcome
+	21, // 40: pulse.v1.ResumeAttempt.session:type_name -> pulse.v1.SessionRef
+	22, // 41: pulse.v1.ResumeAttempt.ref:type_name -> pulse.v1.AttemptRef
+	30, // 42: pulse.v1.CompareStates.reports:type_name -> pulse.v1.StateReport
+	31, // 43: pulse.v1.Result.violations:type_name -> pulse.v1.Violation
+	33, // 44: pulse.v1.Result.task:type_name -> pulse.v1.TaskResult
+	44, // 45: pulse.v1.Result.queue:type_name -> pulse.v1.QueueView
+	52, // 46: pulse.v1.Result.namespace:type_name -> pulse.v1.NamespaceRow
+	34, // 47: pulse.v1.Result.session:type_name -> pulse.v1.SessionResult
+	36, // 48: pulse.v1.Result.operation:type_name -> pulse.v1.OperationResult
+	35, // 49: pulse.v1.Result.lease:type_name -> pulse.v1.Lease
+	37, // 50: pulse.v1.Result.bulk:type_name -> pulse.v1.BulkResult
+	45, // 51: pulse.v1.Result.key:type_name -> pulse.v1.KeyView
+	46, // 52: pulse.v1.Result.worker:type_name -> pulse.v1.WorkerView
+	39, // 53: pulse.v1.Result.gateway:type_name -> pulse.v1.GatewayResult
+	43, // 54: pulse.v1.TaskResult.task:type_name -> pulse.v1.TaskView
+	53, // 55: pulse.v1.Lease.state:type_name -> pulse.v1.AttemptState
+	54, // 56: pulse.v1.OperationResult.receipt:type_name -> pulse.v1.ReceiptRow
+	35, // 57: pulse.v1.OperationResult.lease:type_name -> pulse.v1.Lease
+	38, // 58: pulse.v1.BulkResult.items:type_name -> pulse.v1.BulkItem
+	40, // 59: pulse.v1.GatewayResult.gone:type_name -> pulse.v1.GoneSession
+	55, // 60: pulse.v1.Waiting.reason:type_name -> pulse.v1.WaitingReason
+	56, // 61: pulse.v1.TaskView.task:type_name -> pulse.v1.TaskRow
+	41, // 62: pulse.v1.TaskView.waiting:type_name -> pulse.v1.Waiting
+	42, // 63: pulse.v1.TaskView.lease:type_name -> pulse.v1.LeaseView
+	57, // 64: pulse.v1.QueueView.queue:type_name -> pulse.v1.QueueRow
+	58, // 65: pulse.v1.WorkerView.instance:type_name -> pulse.v1.InstanceRow
+	66, // [66:66] is the sub-list for method output_type
+	66, // [66:66] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_pulse_v1_command_proto_init() }
@@ -4145,9 +4288,10 @@ func file_pulse_v1_command_proto_init() {
 		(*Command_ResumeAttempt)(nil),
 		(*Command_FreeKey)(nil),
 		(*Command_SetCluster)(nil),
+		(*Command_CompareStates)(nil),
 	}
 	file_pulse_v1_command_proto_msgTypes[4].OneofWrappers = []any{}
-	file_pulse_v1_command_proto_msgTypes[29].OneofWrappers = []any{
+	file_pulse_v1_command_proto_msgTypes[31].OneofWrappers = []any{
 		(*Result_Task)(nil),
 		(*Result_Queue)(nil),
 		(*Result_Namespace)(nil),
@@ -4165,7 +4309,7 @@ func file_pulse_v1_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pulse_v1_command_proto_rawDesc), len(file_pulse_v1_command_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   44,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

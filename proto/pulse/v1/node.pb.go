@@ -923,6 +923,7 @@ func (x *WatchResponse) GetAll() bool {
 
 type DescribeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	HashIndex     uint64                 `protobuf:"varint,1,opt,name=hash_index,json=hashIndex,proto3" json:"hash_index,omitempty"` // ask for the state hash at this log index; 0 = none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -957,6 +958,13 @@ func (*DescribeRequest) Descriptor() ([]byte, []int) {
 	return file_pulse_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
+func (x *DescribeRequest) GetHashIndex() uint64 {
+	if x != nil {
+		return x.HashIndex
+	}
+	return 0
+}
+
 type DescribeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -974,9 +982,8 @@ type DescribeResponse struct {
 	Ready         bool                   `protobuf:"varint,13,opt,name=ready,proto3" json:"ready,omitempty"`
 	WallUs        int64                  `protobuf:"varint,14,opt,name=wall_us,json=wallUs,proto3" json:"wall_us,omitempty"`         // its wall clock
 	Format        uint32                 `protobuf:"varint,15,opt,name=format,proto3" json:"format,omitempty"`                       // highest command format it understands
-	StateHash     []byte                 `protobuf:"bytes,16,opt,name=state_hash,json=stateHash,proto3" json:"state_hash,omitempty"` // at hash_index
-	HashIndex     uint64                 `protobuf:"varint,17,opt,name=hash_index,json=hashIndex,proto3" json:"hash_index,omitempty"`
-	Fresh         bool                   `protobuf:"varint,18,opt,name=fresh,proto3" json:"fresh,omitempty"` // its disk holds nothing yet
+	StateHash     []byte                 `protobuf:"bytes,16,opt,name=state_hash,json=stateHash,proto3" json:"state_hash,omitempty"` // at the index asked for; empty if it is not known
+	Fresh         bool                   `protobuf:"varint,18,opt,name=fresh,proto3" json:"fresh,omitempty"`                         // its disk holds nothing yet
 	ClockUs       int64                  `protobuf:"varint,19,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1122,13 +1129,6 @@ func (x *DescribeResponse) GetStateHash() []byte {
 		return x.StateHash
 	}
 	return nil
-}
-
-func (x *DescribeResponse) GetHashIndex() uint64 {
-	if x != nil {
-		return x.HashIndex
-	}
-	return 0
 }
 
 func (x *DescribeResponse) GetFresh() bool {
@@ -1376,8 +1376,10 @@ const file_pulse_v1_node_proto_rawDesc = "" +
 	"\rWatchResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x19\n" +
 	"\btask_ids\x18\x02 \x03(\fR\ataskIds\x12\x10\n" +
-	"\x03all\x18\x03 \x01(\bR\x03all\"\x11\n" +
-	"\x0fDescribeRequest\"\xaa\x04\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\"0\n" +
+	"\x0fDescribeRequest\x12\x1d\n" +
+	"\n" +
+	"hash_index\x18\x01 \x01(\x04R\thashIndex\"\x91\x04\n" +
 	"\x10DescribeResponse\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
 	"\n" +
@@ -1399,11 +1401,9 @@ const file_pulse_v1_node_proto_rawDesc = "" +
 	"\awall_us\x18\x0e \x01(\x03R\x06wallUs\x12\x16\n" +
 	"\x06format\x18\x0f \x01(\rR\x06format\x12\x1d\n" +
 	"\n" +
-	"state_hash\x18\x10 \x01(\fR\tstateHash\x12\x1d\n" +
-	"\n" +
-	"hash_index\x18\x11 \x01(\x04R\thashIndex\x12\x14\n" +
+	"state_hash\x18\x10 \x01(\fR\tstateHash\x12\x14\n" +
 	"\x05fresh\x18\x12 \x01(\bR\x05fresh\x12\x19\n" +
-	"\bclock_us\x18\x13 \x01(\x03R\aclockUs\">\n" +
+	"\bclock_us\x18\x13 \x01(\x03R\aclockUsJ\x04\b\x11\x10\x12\">\n" +
 	"\rRemoveRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"\x10\n" +
