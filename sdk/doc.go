@@ -43,27 +43,29 @@
 //	handler returns            Idempotent task            ReconcileOnly task
 //	------------------------   ------------------------   -----------------------
 //	result, nil                SUCCEEDED                  SUCCEEDED
-//	Retryable(err)             FAILED, tried again        FAILED, tried again
-//	Failed(code, err)          FAILED for good            FAILED for good
+//	Retryable(err)             FAILED, tried again        FAILED
+//	Failed(code, err)          FAILED                     FAILED
 //	Unknown(err)               UNKNOWN, tried again       UNKNOWN, needs review
 //	any other error            FAILED, tried again        UNKNOWN, needs review
-//	Cancelled()                CANCELLED if that was asked for; after a lost lease
-//	                           or a stopping worker FAILED, tried again; else FAILED
+//	Cancelled()                CANCELLED if that was asked for; because of a lost
+//	                           lease or a stopping worker like Retryable; else FAILED
 //	ctx.Err() after a
 //	cancellation request       CANCELLED                  UNKNOWN, needs review
 //	a panic, runtime.Goexit    UNKNOWN, tried again       UNKNOWN, needs review
 //	a result that is no JSON
 //	or above 256 KiB           UNKNOWN, tried again       UNKNOWN, needs review
 //
-// "Tried again" means as far as the task's retry policy and deadline allow. Why
-// it is like this:
+// "Tried again" means as far as the task's retry policy and deadline allow. A
+// ReconcileOnly task that has once been started is never run again by itself,
+// not even after a failure that is certain: somebody has to say so, with
+// Client.Retry or Client.Review. Why it is like this:
 //
 //   - Doing idempotent work twice does no harm, so a plain error is taken for
 //     the temporary trouble it mostly is, as everywhere.
 //   - A plain error of a ReconcileOnly task says nothing about how far the
-//     handler got: a timeout of the bank is not a refusal by the bank. Only the
-//     handler can know, so only Retryable and Failed count as proof that nothing
-//     was done.
+//     handler got: no answer from the bank is not a refusal by the bank. Only
+//     the handler can know, so only Retryable and Failed count as proof that
+//     nothing was done, and save somebody a review.
 //   - A panic stops a handler at a place nobody chose.
 //   - A result the cluster cannot keep does not undo the work.
 //

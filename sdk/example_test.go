@@ -45,8 +45,6 @@ func ExampleUnknown() {
 		switch {
 		case errors.Is(err, errDeclined):
 			return nil, sdk.Failed("declined", err) // certainly not charged
-		case errors.Is(err, errBusy):
-			return nil, sdk.Retryable(err) // certainly not charged, try again
 		case err != nil:
 			return nil, sdk.Unknown(err) // perhaps charged: a person looks into it
 		}
@@ -171,12 +169,12 @@ func ExampleWorker_Health() {
 	w := sdk.NewWorker(sdk.WorkerOptions{})
 	http.HandleFunc("/healthz", func(rw http.ResponseWriter, _ *http.Request) {
 		if health := w.Health(); !health.Connected && time.Since(health.Since) > 2*time.Minute {
-			http.Error(rw, health.LastError.Error(), http.StatusServiceUnavailable)
+			http.Error(rw, fmt.Sprint(health.LastError), http.StatusServiceUnavailable)
 		}
 	})
 }
 
-var errDeclined, errBusy = errors.New("declined"), errors.New("busy")
+var errDeclined = errors.New("declined")
 
 func charge(context.Context, string, uint64) (any, error) { return nil, nil }
 func send(context.Context, string, string) error          { return nil }

@@ -55,7 +55,8 @@ func (v *verdict) Error() string {
 func (v *verdict) Unwrap() error { return v.err }
 
 // Retryable says that the work has definitely not been done and may be tried
-// again. Whether it is, is up to the task's retry policy. Nil stays nil.
+// again. Whether it is, is up to the task: its retry policy, and ReconcileOnly,
+// which is never run again by itself. Nil stays nil.
 func Retryable(err error) error {
 	if err == nil {
 		return nil
