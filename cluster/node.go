@@ -3,20 +3,219 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 
 	"pulse/fsm/state"
 	pb "pulse/proto/pulse/v1"
+	"pulse/schema"
 )
 
-// Node is one raft server.
-type Node struct{}
+const (
+	snapshotsDir = "snapshots"
+	// loneHeartbeat replaces raft's timeouts where there is nobody to wait for:
+	// a lone voter elects itself after this and not after a second or two.
+	loneHeartbeat = 50 * time.Millisecond
+)
 
-var errNotYet = errors.New("cluster: under construction")
+// Node is one raft server with its machine. See the package comment.
+type Node struct {
+	cfg      Config
+	logger   *slog.Logger
+	started  time.Time
+	counters Counters
+
+	stores    *stores
+	snaps     *snapshotStore
+	transport raft.Transport
+	raft      *raft.Raft
+	applier   *applier
+	clock     *leaderClock
+	verifier  *verifier
+	disk      *diskGauge
+	watchdog  *Watchdog // the node's own; nil if it was given one
+
+	office  atomic.Pointer[office] // serving; nil otherwise
+	closing atomic.Bool
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
 
 // Open starts a node on its directory. The machine stays the caller's, who
 // closes it after the node.
-func Open(cfg Config) (*Node, error) { return nil, errNotYet }
+func Open(cfg Config) (_ *Node, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	lone := cfg.Transport == nil && cfg.Listen == ""
+	if lone {
+		def(&cfg.HeartbeatTimeout, loneHeartbeat)
+	}
+	cfg = cfg.withDefaults()
+	n := &Node{cfg: cfg, started: time.Now(), logger: cfg.Logger.With("node", cfg.ID), transport: cfg.Transport}
+	n.cfg.Logger = n.logger
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.release())
+		}
+	}()
+	watchdog := cfg.Watchdog
+	if watchdog == nil {
+		watchdog = NewWatchdog(WatchdogConfig{Logger: n.logger})
+		n.watchdog = watchdog
+	}
+	logger := raftLogger(n.logger)
+	if n.stores, err = openStores(&n.cfg, watchdog, &n.counters, logger); err != nil {
+		return nil, err
+	}
+	if n.snaps, err = openSnapshotStore(filepath.Join(cfg.Dir, snapshotsDir), n.logger, &n.counters); err != nil {
+		return nil, err
+	}
+	n.clock = newLeaderClock(cfg.Wall, cfg.Machine.Clock())
+	n.applier = &applier{
+		machine: cfg.Machine, snaps: n.snaps, clock: n.clock, watchdog: watchdog,
+		counters: &n.counters, logger: n.logger, onApply: cfg.OnApply, restored: cfg.OnRestore,
+	}
+	if n.applier.replayTo, err = n.reconcile(); err != nil {
+		return nil, err
+	}
+	n.applier.seen.advance(cfg.Machine.AppliedIndex())
+	if n.transport, err = openTransport(&n.cfg, logger); err != nil {
+		return nil, err
+	}
+	if err = n.startRaft(logger); err != nil {
+		return nil, err
+	}
+	watchdog.OnFire(n.disconnect)
+	n.start()
+	return n, nil
+}
+
+// reconcile makes sure, before raft exists, that machine, log and snapshots fit
+// together, and returns the last index of the log. The machine's store is never
+// synced for each entry: after a crash it may be behind the newest snapshot, and
+// is then replaced by it. Ahead of everything it cannot be, unless files were
+// mixed up or lost.
+func (n *Node) reconcile() (lastIndex uint64, err error) {
+	first, err := n.stores.logs.FirstIndex()
+	if err != nil {
+		return 0, fmt.Errorf("cluster: read the log: %w", err)
+	}
+	if lastIndex, err = n.stores.logs.LastIndex(); err != nil {
+		return 0, fmt.Errorf("cluster: read the log: %w", err)
+	}
+	meta, header, found := n.snaps.newest()
+	if lastIndex > 0 && first > meta.Index+1 {
+		return 0, fmt.Errorf("cluster: the log in %s begins at %d, but the newest snapshot ends at %d: entries are missing. "+
+			"Put the newer snapshot back, or give this server an empty directory and let it rejoin, or restore a backup",
+			n.cfg.Dir, first, meta.Index)
+	}
+	applied := n.cfg.Machine.AppliedIndex()
+	if applied > max(lastIndex, meta.Index) {
+		return 0, fmt.Errorf("cluster: the state is at index %d, but the log in %s ends at %d and the newest snapshot at %d: "+
+			"state and log are not of the same server, or the log was lost. Put the right directories together, or empty both and let this server rejoin",
+			applied, n.cfg.Dir, lastIndex, meta.Index)
+	}
+	if found && applied < header.AppliedIndex {
+		n.logger.Info("the state is behind the newest snapshot and is restored from it", "applied", applied, "snapshot", meta.ID)
+		if err := n.restore(meta.ID); err != nil {
+			return 0, err
+		}
+	}
+	return lastIndex, nil
+}
+
+func (n *Node) restore(id string) error {
+	_, stream, err := n.snaps.Open(id)
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	if err := errors.Join(n.applier.Restore(stream), stream.Close()); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) startRaft(logger hclog.Logger) error {
+	rc := raft.DefaultConfig()
+	rc.LocalID = raft.ServerID(n.cfg.ID)
+	rc.Logger = logger
+	rc.HeartbeatTimeout = n.cfg.HeartbeatTimeout
+	rc.ElectionTimeout = n.cfg.ElectionTimeout
+	rc.LeaderLeaseTimeout = n.cfg.LeaderLeaseTimeout
+	rc.CommitTimeout = n.cfg.CommitTimeout
+	rc.MaxAppendEntries = 1024
+	rc.BatchApplyCh = true
+	rc.SnapshotThreshold = n.cfg.SnapshotEntries
+	rc.SnapshotInterval = n.cfg.SnapshotInterval
+	rc.TrailingLogs = n.cfg.TrailingEntries
+	rc.NoSnapshotRestoreOnStart = true // reconcile has seen to it
+	rc.PreVoteDisabled = false
+	rc.ShutdownOnRemove = false
+	rc.NoLegacyTelemetry = true
+
+	if err := n.bootstrap(rc); err != nil {
+		return err
+	}
+	r, err := raft.NewRaft(rc, n.applier, n.stores.logs, n.stores.stable, n.snaps, n.transport)
+	if err != nil {
+		return fmt.Errorf("cluster: start raft: %w", err)
+	}
+	n.raft = r
+	return nil
+}
+
+// bootstrap writes the first configuration of a new cluster. A directory that
+// has any state is never touched.
+func (n *Node) bootstrap(rc *raft.Config) error {
+	if len(n.cfg.Bootstrap) == 0 {
+		return nil
+	}
+	existing, err := raft.HasExistingState(n.stores.logs, n.stores.stable, n.snaps)
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	if existing {
+		return nil
+	}
+	var c raft.Configuration
+	for _, s := range n.cfg.Bootstrap {
+		address := raft.ServerAddress(s.Address)
+		if s.ID == n.cfg.ID && address == "" {
+			address = n.transport.LocalAddr()
+		}
+		c.Servers = append(c.Servers, raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(s.ID), Address: address})
+	}
+	if err := raft.BootstrapCluster(rc, n.stores.logs, n.stores.stable, n.snaps, n.transport, c); err != nil {
+		return fmt.Errorf("cluster: bootstrap: %w", err)
+	}
+	n.logger.Info("a new cluster begins here", "servers", len(c.Servers))
+	return nil
+}
+
+func (n *Node) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	n.stop = cancel
+	n.verifier = &verifier{
+		ask:    func(ctx context.Context) error { return await(ctx, n.raft.VerifyLeader()) },
+		rounds: func() { n.counters.Verifications.Add(1) },
+		wake:   make(chan struct{}, 1),
+	}
+	n.disk = &diskGauge{dir: n.cfg.Dir, min: n.cfg.FreeDiskMin, usage: diskUsage, logger: n.logger}
+	n.disk.look()
+	n.running.Go(func() { n.follow(ctx) })
+	n.running.Go(func() { n.verifier.run(ctx) })
+	n.running.Go(func() { n.disk.run(ctx) })
+}
 
 // Propose commits commands and returns their results in order, once applied
 // here. Errors are *schema.Error: not_leader, unavailable, too_large and
@@ -24,21 +223,146 @@ func Open(cfg Config) (*Node, error) { return nil, errNotYet }
 // nothing. When the call needed several entries and they fared differently, the
 // Results say so one by one. The commands belong to the node from now on.
 func (n *Node) Propose(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, error) {
-	return nil, errNotYet
+	if len(cmds) == 0 {
+		return nil, nil
+	}
+	if n.closing.Load() {
+		return nil, failf(schema.NotLeader, "this node is shutting down")
+	}
+	o := n.office.Load()
+	if o == nil {
+		return nil, n.notLeader()
+	}
+	if err := n.admit(cmds); err != nil {
+		return nil, err
+	}
+	return o.proposer.propose(ctx, cmds)
 }
 
-// Query answers from this node's state, as fresh as the query asks. Errors are
-// *schema.Error.
-func (n *Node) Query(ctx context.Context, q *pb.Query) (*pb.Answer, error) { return nil, errNotYet }
+// admit refuses new work while the disk is low.
+func (n *Node) admit(cmds []*pb.Command) error {
+	free, _, low := n.disk.read()
+	if !low {
+		return nil
+	}
+	for _, cmd := range cmds {
+		if n.cfg.IsAdmission(cmd) {
+			n.counters.DiskRefused.Add(1)
+			return failf(schema.Unavailable, "the leader's disk is nearly full (%d MiB free): new work is refused until there is room", free>>20)
+		}
+	}
+	return nil
+}
 
-// Backup writes a snapshot of the state as a stream and verifies what it wrote.
+// Backup takes a snapshot, writes it as a stream and verifies what it wrote.
 // After an error w holds nothing that is to be kept.
 func (n *Node) Backup(ctx context.Context, w io.Writer) (state.Header, error) {
-	return state.Header{}, errNotYet
+	future := n.raft.Snapshot()
+	if err := await(ctx, future); err != nil {
+		return state.Header{}, fmt.Errorf("backup: take a snapshot: %w", err)
+	}
+	_, stream, err := future.Open()
+	if err != nil {
+		return state.Header{}, fmt.Errorf("backup: %w", err)
+	}
+	header, err := state.VerifyStream(io.TeeReader(&contextReader{ctx, stream}, w))
+	if err = errors.Join(err, stream.Close()); err != nil {
+		return state.Header{}, fmt.Errorf("backup: %w", err)
+	}
+	return header, nil
 }
 
-// Status describes the node.
-func (n *Node) Status() Status { return Status{} }
+// contextReader ends with its context.
+type contextReader struct {
+	ctx context.Context //nolint:containedctx // it lives as long as one call
+	r   io.Reader
+}
 
-// Close leaves office and stops the node.
-func (n *Node) Close(ctx context.Context) error { return nil }
+func (r *contextReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
+}
+
+// Counters are the node's numbers since its start.
+func (n *Node) Counters() *Counters { return &n.counters }
+
+// Close finishes what was proposed, ends the duties, hands leadership over
+// where there is somebody to take it, and stops the node. After an error because
+// the context ended something of the node still runs: end the process.
+func (n *Node) Close(ctx context.Context) error {
+	if n.closing.Swap(true) {
+		return errors.New("cluster: the node is closed already")
+	}
+	o := n.office.Load()
+	if o != nil {
+		o.proposer.close(failf(schema.NotLeader, "this node is shutting down"), true)
+		if err := o.proposer.awaitIdle(ctx); err != nil {
+			n.logger.Warn("shutting down with entries whose outcome is not known")
+		}
+	}
+	n.stop()
+	if err := awaitAll(ctx, n.running.Wait); err != nil {
+		return fmt.Errorf("cluster: a duty does not end: %w", err)
+	}
+	if o != nil && n.voters() > 1 {
+		if err := await(ctx, n.raft.LeadershipTransfer()); err != nil {
+			n.logger.Warn("leadership was not handed over", "error", err)
+		}
+	}
+	var err error
+	if e := awaitAll(ctx, func() { err = n.raft.Shutdown().Error() }); e != nil {
+		// Raft's main loop is inside a write. Its stores are still in use, and
+		// the watchdog decides about the process.
+		return fmt.Errorf("cluster: raft does not stop: %w", e)
+	}
+	if o != nil {
+		o.proposer.forget()
+	}
+	return errors.Join(err, n.release())
+}
+
+// awaitAll waits for do to return, but no longer than the context allows.
+func awaitAll(ctx context.Context, do func()) error {
+	done := make(chan struct{})
+	go func() {
+		do()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (n *Node) voters() int {
+	voters := 0
+	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
+		if s.Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	return voters
+}
+
+// disconnect closes the raft port and all its connections.
+func (n *Node) disconnect() {
+	if t, ok := n.transport.(raft.WithClose); ok {
+		_ = t.Close() // the process ends, or its user sees the error
+	}
+}
+
+// release closes what Open opened, in the reverse order.
+func (n *Node) release() error {
+	n.disconnect()
+	if n.watchdog != nil {
+		n.watchdog.Stop()
+	}
+	if n.stores == nil {
+		return nil
+	}
+	return n.stores.close()
+}

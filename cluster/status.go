@@ -1,6 +1,13 @@
 package cluster
 
-import "time"
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
 
 // Status is what an operator wants to know of one node.
 type Status struct {
@@ -46,4 +53,69 @@ type DutyStatus struct {
 	Running   bool
 	Restarts  int
 	LastError string // of the last run that ended by itself
+}
+
+// Status describes the node.
+func (n *Node) Status() Status {
+	address, leader := n.raft.LeaderWithID()
+	last := n.raft.LastIndex()
+	meta, _, _ := n.snaps.newest()
+	s := Status{
+		ID:            n.cfg.ID,
+		State:         strings.ToLower(n.raft.State().String()),
+		Term:          n.raft.CurrentTerm(),
+		LeaderID:      string(leader),
+		LeaderAddress: string(address),
+		AppliedIndex:  n.cfg.Machine.AppliedIndex(),
+		CommitIndex:   n.raft.CommitIndex(),
+		LastLogIndex:  last,
+		SnapshotIndex: meta.Index,
+		FenceBase:     n.cfg.Machine.FenceBase(),
+		ClusterClock:  time.UnixMicro(n.cfg.Machine.Clock()),
+		LastContact:   n.sinceContact(),
+	}
+	s.DiskFree, s.DiskTotal, s.DiskLow = n.disk.read()
+	for _, server := range n.raft.GetConfiguration().Configuration().Servers {
+		s.Servers = append(s.Servers, ServerStatus{string(server.ID), string(server.Address), server.Suffrage == raft.Voter})
+	}
+	if o := n.office.Load(); o != nil {
+		s.LeaderClock = time.UnixMicro(n.clock.now())
+		s.WallOffset = n.clock.offset()
+		for _, d := range o.duties {
+			s.Duties = append(s.Duties, d.status())
+		}
+	}
+	s.NotReady = n.notReady(&s)
+	s.Ready = len(s.NotReady) == 0
+	return s
+}
+
+func (d *dutyState) status() DutyStatus {
+	s := DutyStatus{Name: d.Name, Running: d.running.Load(), Restarts: int(d.restarts.Load())}
+	if text := d.failure.Load(); text != nil {
+		s.LastError = *text
+	}
+	return s
+}
+
+// notReady lists what keeps this node from serving.
+func (n *Node) notReady(s *Status) []string {
+	var why []string
+	if n.closing.Load() {
+		why = append(why, "the node is shutting down")
+	}
+	switch {
+	case s.LeaderID == "":
+		why = append(why, "no leader is known")
+	case s.LeaderID == s.ID && n.office.Load() == nil:
+		why = append(why, fmt.Sprintf("term %d is being opened", s.Term))
+	case s.LeaderID != s.ID && s.LastContact > 3*n.cfg.HeartbeatTimeout:
+		why = append(why, fmt.Sprintf("the leader was last heard of %s ago", s.LastContact.Round(time.Millisecond)))
+	}
+	for _, d := range s.Duties {
+		if !d.Running {
+			why = append(why, fmt.Sprintf("duty %q is not running: %s", d.Name, cmp.Or(d.LastError, "it is starting")))
+		}
+	}
+	return why
 }

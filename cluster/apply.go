@@ -1,0 +1,191 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"pulse/fsm"
+)
+
+// applier stands between raft and the machine. Raft calls it from its one
+// apply goroutine; before raft exists Open uses it to restore a snapshot.
+type applier struct {
+	machine  Machine
+	snaps    *snapshotStore
+	clock    *leaderClock
+	watchdog *Watchdog
+	counters *Counters
+	logger   *slog.Logger
+	onApply  func(fsm.Outcome, bool)
+	restored func()
+
+	// replayTo is the last index of the log when the process started: entries
+	// up to there are not news.
+	replayTo uint64
+	inOffice atomic.Bool // written by the goroutine that follows leadership
+	seen     gate
+}
+
+var (
+	_ raft.BatchingFSM = (*applier)(nil)
+	_ raft.FSMSnapshot = (*checkpoint)(nil)
+)
+
+// ApplyBatch applies committed entries in order. The answer to a command is
+// *fsm.Outcome.
+func (a *applier) ApplyBatch(logs []*raft.Log) []any {
+	answers := make([]any, len(logs))
+	for i, l := range logs {
+		answers[i] = a.Apply(l)
+	}
+	return answers
+}
+
+// Apply applies one committed entry. Configurations are raft's own business;
+// other kinds never get here.
+func (a *applier) Apply(l *raft.Log) any {
+	if l.Type != raft.LogCommand {
+		a.seen.advance(l.Index)
+		return nil
+	}
+	if l.Index <= a.machine.AppliedIndex() {
+		a.counters.EntriesSkipped.Add(1)
+		return nil
+	}
+	end := a.watchdog.Begin("apply an entry")
+	began := time.Now()
+	o := a.machine.Apply(l.Index, l.Term, l.Data)
+	a.counters.Apply.observe(time.Since(began))
+	end()
+	a.counters.EntriesApplied.Add(1)
+	a.clock.applied(o.Time, l.Index > a.replayTo)
+	a.onApply(o, a.inOffice.Load())
+	a.seen.advance(l.Index)
+	return &o
+}
+
+// checkpoint is a snapshot between the apply goroutine, which made it, and
+// raft's snapshot goroutine, which persists it.
+type checkpoint struct {
+	machine Machine
+	staged  *staged
+}
+
+// Snapshot makes a checkpoint of the state as it is after the last entry.
+func (a *applier) Snapshot() (raft.FSMSnapshot, error) {
+	began := time.Now()
+	s, err := a.snaps.stage(a.machine)
+	if err != nil {
+		return nil, err
+	}
+	a.counters.SnapshotTime.observe(time.Since(began))
+	a.counters.Snapshots.Add(1)
+	return &checkpoint{machine: a.machine, staged: s}, nil
+}
+
+// Persist makes the snapshot durable. The machine's own store goes first: once
+// the snapshot is reported raft drops entries from the log, and what they
+// changed must not be in memory alone.
+func (c *checkpoint) Persist(sink raft.SnapshotSink) error {
+	into, ok := sink.(*snapshotSink)
+	if !ok {
+		return fmt.Errorf("snapshot sink is a %T", sink)
+	}
+	if err := c.machine.Flush(); err != nil {
+		return err
+	}
+	return into.adopt(c.staged)
+}
+
+// Release drops a checkpoint that was not persisted.
+func (c *checkpoint) Release() { c.staged.discard() }
+
+// Restore replaces the state by a snapshot from the store, sent by the leader
+// or handed in by an operator.
+func (a *applier) Restore(rc io.ReadCloser) error {
+	for {
+		w, ok := rc.(raft.ReadCloserWrapper)
+		if !ok {
+			break
+		}
+		rc = w.WrappedReadCloser()
+	}
+	s, ok := rc.(*snapshotReader)
+	if !ok {
+		return fmt.Errorf("snapshot reader is a %T", rc)
+	}
+	if err := a.machine.Restore(s, s.meta.Index); err != nil {
+		return errors.Join(err, s.damage())
+	}
+	a.counters.Restores.Add(1)
+	a.logger.Info("state restored from a snapshot", "snapshot", s.meta.ID, "index", s.meta.Index)
+	a.clock.applied(a.machine.Clock(), false)
+	a.restored()
+	a.seen.advance(s.meta.Index)
+	return nil
+}
+
+// gate lets callers wait until an index has been applied.
+type gate struct {
+	index atomic.Uint64
+
+	mu      sync.Mutex
+	waiting map[*gateWait]struct{}
+}
+
+type gateWait struct {
+	index uint64
+	open  chan struct{}
+}
+
+// advance is called by the apply goroutine, after the state can be read.
+func (g *gate) advance(index uint64) {
+	if index <= g.index.Load() {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.index.Store(index)
+	for w := range g.waiting {
+		if w.index <= index {
+			delete(g.waiting, w)
+			close(w.open)
+		}
+	}
+}
+
+// wait returns once the index is applied. How many wait is bounded by those
+// who bound their callers.
+func (g *gate) wait(ctx context.Context, index uint64) error {
+	if g.index.Load() >= index {
+		return nil
+	}
+	g.mu.Lock()
+	if g.index.Load() >= index {
+		g.mu.Unlock()
+		return nil
+	}
+	w := &gateWait{index, make(chan struct{})}
+	if g.waiting == nil {
+		g.waiting = map[*gateWait]struct{}{}
+	}
+	g.waiting[w] = struct{}{}
+	g.mu.Unlock()
+	select {
+	case <-w.open:
+		return nil
+	case <-ctx.Done():
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.waiting, w)
+		return ctx.Err()
+	}
+}
