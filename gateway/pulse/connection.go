@@ -189,9 +189,6 @@ func (c *connection) undecodable(err error) {
 		bad = &workerv1.DecodeError{Code: schema.Internal, Message: "the frame could not be read", CloseCode: workerv1.ClosePolicyViolation}
 	}
 	cause := schema.Errorf(bad.Code, "%s", bad.Message)
-	if bad.Path != "" {
-		cause.Message = bad.Path + ": " + bad.Message
-	}
 	if bad.Fatal() {
 		c.badFrame(cause, wsconn.CloseCode(bad.CloseCode))
 		return
