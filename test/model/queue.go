@@ -81,6 +81,10 @@ func (m *Model) deleteNamespace(b *pb.DeleteNamespace) Result {
 	m.Queues = slices.DeleteFunc(m.Queues, func(q *Queue) bool { return q.Namespace == ns })
 	m.Instances = slices.DeleteFunc(m.Instances, func(i *Instance) bool { return i.Namespace == ns })
 	m.Remembered = slices.DeleteFunc(m.Remembered, func(r *Remembered) bool { return r.Namespace == ns })
+	// What came and went in one entry is never named.
+	m.fresh.namespaces = remove(m.fresh.namespaces, ns)
+	m.fresh.queues = slices.DeleteFunc(m.fresh.queues, func(q *Queue) bool { return q.Namespace == ns })
+	m.fresh.sessions = slices.DeleteFunc(m.fresh.sessions, func(i *Instance) bool { return i.Namespace == ns })
 	return Result{}
 }
 
