@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 )
 
@@ -42,8 +43,8 @@ type QueueSettings struct {
 func (c *Client) PutQueue(ctx context.Context, name string, settings QueueSettings, opts ...CallOption) (*Queue, error) {
 	body, err := marshal(struct {
 		QueueSettings
-		ExpectedRevision uint64 `json:"expected_revision,omitempty,string"`
-	}{settings, options(opts).expectedRevision})
+		expectation
+	}{settings, expectation{options(opts).expectedRevision}})
 	if err != nil {
 		return nil, err
 	}
@@ -52,12 +53,25 @@ func (c *Client) PutQueue(ctx context.Context, name string, settings QueueSettin
 
 // PauseQueue stops assignments from a queue; it keeps taking tasks.
 func (c *Client) PauseQueue(ctx context.Context, name string, opts ...CallOption) (*Queue, error) {
-	return c.changeQueue(ctx, http.MethodPost, c.queuePath(name)+":pause", nil, opts)
+	return c.setPaused(ctx, name, "pause", opts)
 }
 
 // ResumeQueue lets a paused queue go on.
 func (c *Client) ResumeQueue(ctx context.Context, name string, opts ...CallOption) (*Queue, error) {
-	return c.changeQueue(ctx, http.MethodPost, c.queuePath(name)+":resume", nil, opts)
+	return c.setPaused(ctx, name, "resume", opts)
+}
+
+func (c *Client) setPaused(ctx context.Context, name, verb string, opts []CallOption) (*Queue, error) {
+	body, err := marshal(expectation{options(opts).expectedRevision})
+	if err != nil {
+		return nil, err
+	}
+	return c.changeQueue(ctx, http.MethodPost, c.queuePath(name)+":"+verb, body, opts)
+}
+
+// expectation is the part of a change that WithExpectedRevision makes.
+type expectation struct {
+	ExpectedRevision uint64 `json:"expected_revision,omitempty,string"`
 }
 
 func (c *Client) changeQueue(ctx context.Context, method, path string, body []byte, opts []CallOption) (*Queue, error) {
@@ -70,7 +84,11 @@ func (c *Client) changeQueue(ctx context.Context, method, path string, body []by
 
 // DeleteQueue removes an empty queue.
 func (c *Client) DeleteQueue(ctx context.Context, name string, opts ...CallOption) error {
-	return c.change(ctx, http.MethodDelete, c.queuePath(name), nil, nil, opts)
+	path := c.queuePath(name)
+	if revision := options(opts).expectedRevision; revision != 0 {
+		path += "?expected_revision=" + strconv.FormatUint(revision, 10)
+	}
+	return c.change(ctx, http.MethodDelete, path, nil, nil, opts)
 }
 
 // Queue reads a queue.
@@ -89,21 +107,24 @@ func (c *Client) Queues(ctx context.Context, opts ...CallOption) iter.Seq2[*Queu
 
 // WorkerInfo is a worker instance as the cluster sees it.
 type WorkerInfo struct {
-	InstanceID      string       `json:"instance_id"`
-	Namespace       string       `json:"namespace,omitempty"`
-	Queue           string       `json:"queue"`
-	State           string       `json:"state"` // connected, draining, disconnected, ended
-	Capacity        int          `json:"capacity"`
-	Active          int          `json:"active"`
-	Draining        bool         `json:"draining,omitempty"`
-	Capabilities    []Capability `json:"capabilities,omitempty"`
-	ConcurrencyKeys bool         `json:"concurrency_keys,omitempty"`
-	SessionID       string       `json:"session_id,omitempty"`
-	SessionEpoch    uint64       `json:"session_epoch,omitempty,string"`
-	GatewayID       string       `json:"gateway_id,omitempty"`
-	ConnectedAt     time.Time    `json:"connected_at,omitzero"`
-	DisconnectedAt  time.Time    `json:"disconnected_at,omitzero"`
-	ExpiresAt       time.Time    `json:"expires_at,omitzero"`
+	InstanceID                string       `json:"instance_id"`
+	Namespace                 string       `json:"namespace"`
+	Queue                     string       `json:"queue"`
+	State                     string       `json:"state"` // connected, draining, disconnected, ended
+	Capacity                  int          `json:"capacity"`
+	Active                    int          `json:"active"` // attempts offered or running
+	Draining                  bool         `json:"draining"`
+	Capabilities              []Capability `json:"capabilities"`
+	CancellationNotifications bool         `json:"cancellation_notifications"`
+	ConcurrencyKeys           bool         `json:"concurrency_keys"`
+	SessionID                 string       `json:"session_id"`
+	SessionEpoch              uint64       `json:"session_epoch,string"`
+	GatewayID                 string       `json:"gateway_id"`
+	Peer                      string       `json:"peer,omitempty"` // where it connected from, as the gateway saw it
+	CreatedAt                 time.Time    `json:"created_at"`
+	ConnectedAt               time.Time    `json:"connected_at,omitzero"`
+	DisconnectedAt            time.Time    `json:"disconnected_at,omitzero"`
+	ExpiresAt                 time.Time    `json:"expires_at,omitzero"`
 }
 
 // Capability is what a worker can run.
@@ -113,9 +134,14 @@ type Capability struct {
 	PayloadVersion string `json:"payload_version"`
 }
 
-// Workers walks over the worker instances of the namespace.
-func (c *Client) Workers(ctx context.Context, opts ...CallOption) iter.Seq2[*WorkerInfo, error] {
-	return walk[*WorkerInfo](ctx, c, c.path("/workers"), nil, "workers", opts)
+// Workers walks over the worker instances of a queue, or of the namespace if
+// queue is empty.
+func (c *Client) Workers(ctx context.Context, queue string, opts ...CallOption) iter.Seq2[*WorkerInfo, error] {
+	query := url.Values{}
+	if queue != "" {
+		query.Set("queue", queue)
+	}
+	return walk[*WorkerInfo](ctx, c, c.path("/workers"), query, "workers", opts)
 }
 
 // Worker reads one worker instance.
@@ -179,8 +205,18 @@ type Namespace struct {
 	ID        string    `json:"id"`
 	Name      string    `json:"name"`
 	Revision  uint64    `json:"revision,string"`
-	CreatedAt time.Time `json:"created_at,omitzero"`
-	UpdatedAt time.Time `json:"updated_at,omitzero"`
+	Queues    int       `json:"queues"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// Namespace reads a namespace.
+func (c *Client) Namespace(ctx context.Context, name string, opts ...CallOption) (*Namespace, error) {
+	out := new(Namespace)
+	if err := c.read(ctx, "/v1/namespaces/"+escape(name), nil, out, opts); err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // PutNamespace creates a namespace if it does not exist.

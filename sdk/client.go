@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 )
 
 const (
@@ -19,6 +20,7 @@ const (
 
 	batchTasksMax = 1000    // of one request
 	batchBytesMax = 7 << 20 // below the 8 MiB that the API takes
+	batchTimeout  = time.Minute
 )
 
 // ClientOptions say where the cluster is. The zero value is a cluster started
@@ -77,6 +79,7 @@ type CallOption func(*callOptions)
 type callOptions struct {
 	key              string
 	expectedRevision uint64
+	note             string
 	query            url.Values
 }
 
@@ -90,6 +93,9 @@ func WithIdempotencyKey(key string) CallOption { return func(o *callOptions) { o
 func WithExpectedRevision(revision uint64) CallOption {
 	return func(o *callOptions) { o.expectedRevision = revision }
 }
+
+// WithNote gives a reason for cancelling or retrying a task; it is recorded.
+func WithNote(note string) CallOption { return func(o *callOptions) { o.note = note } }
 
 // WithStaleRead lets any node answer a read from what it has.
 func WithStaleRead() CallOption {
@@ -157,8 +163,8 @@ func (c *Client) changeTask(ctx context.Context, path string, body []byte, opts 
 
 // BatchItem is the outcome of one task of a batch: a task, or why there is none.
 type BatchItem struct {
-	Task *TaskInfo
-	Err  error
+	Task *TaskInfo `json:"task,omitempty"`
+	Err  error     `json:"error,omitempty"`
 }
 
 // UnmarshalJSON reads a task or {"error": problem}.
@@ -236,7 +242,7 @@ func (c *Client) submitChunk(ctx context.Context, queue string, body []byte, cou
 	if c.fault != nil {
 		return nil, c.fault
 	}
-	r := request{method: http.MethodPost, path: c.queuePath(queue) + "/tasks:batch", body: body, key: key}
+	r := request{method: http.MethodPost, path: c.queuePath(queue) + "/tasks:batch", body: body, key: key, try: batchTimeout}
 	var items []BatchItem
 	err := c.api.persist(ctx, r.path, func(ctx context.Context) error {
 		var answer struct {

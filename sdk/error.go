@@ -21,13 +21,13 @@ import (
 // Client repeats what may be repeated by itself, so a retryable Error comes
 // back only when the caller's context ended first.
 type Error struct {
-	Code            schema.Code
-	Message         string // for people; may change
-	Status          int    // of the HTTP answer; 0 if it came another way
-	Retryable       bool
-	Violations      []schema.Violation // what is wrong with the request, by JSON Pointer
-	ExistingTaskID  string             // with conflict on a business key: the task that has it
-	CurrentRevision uint64             // with revision_conflict
+	Code            schema.Code        `json:"code"`
+	Message         string             `json:"message"`          // for people; may change
+	Status          int                `json:"status,omitempty"` // of the HTTP answer; 0 if it came another way
+	Retryable       bool               `json:"retryable"`
+	Violations      []schema.Violation `json:"violations,omitempty"`              // what is wrong with the request, by JSON Pointer
+	ExistingTaskID  string             `json:"existing_task_id,omitempty"`        // with conflict on a business key: the task that has it
+	CurrentRevision uint64             `json:"current_revision,omitempty,string"` // with revision_conflict
 
 	retryAfter time.Duration
 }

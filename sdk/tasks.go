@@ -58,13 +58,13 @@ func (c *Client) Wait(ctx context.Context, id string) (*TaskInfo, error) {
 // Cancel asks that a task not be run, or be stopped if it is running. The task
 // it returns may still be RUNNING: a handler is told and decides how it ends.
 func (c *Client) Cancel(ctx context.Context, id string, opts ...CallOption) (*TaskInfo, error) {
-	return c.actOn(ctx, id, "cancel", taskChange{}, nil, opts)
+	return c.actOn(ctx, id, "cancel", taskChange{Note: options(opts).note}, nil, opts)
 }
 
 // Retry submits a task that is SUCCEEDED, FAILED or CANCELLED again, as a new
 // task, which it returns.
 func (c *Client) Retry(ctx context.Context, id string, opts ...CallOption) (*TaskInfo, error) {
-	return c.actOn(ctx, id, "retry", taskChange{}, nil, opts)
+	return c.actOn(ctx, id, "retry", taskChange{Note: options(opts).note}, nil, opts)
 }
 
 // ReviewDecision is what an operator found out about a task in NEEDS_REVIEW.
@@ -223,11 +223,72 @@ const (
 	BulkRetry  BulkAction = "retry"
 )
 
-// Bulk does one thing to many tasks, named one by one or by a filter.
+// Bulk does one thing to many tasks, named one by one or by a filter. A filter
+// without states means those that the action makes sense for: what is not yet
+// over for BulkCancel, FAILED for BulkRetry.
 type Bulk struct {
 	Action BulkAction  `json:"action"`
 	IDs    []string    `json:"ids,omitempty"`
 	Filter *TaskFilter `json:"filter,omitempty"`
 	Note   string      `json:"note,omitempty"`
 	DryRun bool        `json:"dry_run,omitempty"` // only say what it would meet
+	Cursor string      `json:"cursor,omitempty"`  // with a Filter: go on behind an earlier answer
+}
+
+// BulkAnswer says what became of each task. One request selects at most 10,000;
+// if there are more, NextCursor goes on behind them.
+type BulkAnswer struct {
+	Action     BulkAction   `json:"action"`
+	DryRun     bool         `json:"dry_run"`
+	Matched    int          `json:"matched"`
+	Done       int          `json:"done"`
+	Failed     int          `json:"failed"`
+	Results    []BulkResult `json:"results"`
+	NextCursor string       `json:"next_cursor,omitempty"`
+}
+
+// BulkResult is what became of one task: a revision, or why nothing.
+type BulkResult struct {
+	TaskID    string `json:"task_id"`
+	State     State  `json:"state,omitempty"` // of a dry run
+	Revision  uint64 `json:"revision,omitempty,string"`
+	NewTaskID string `json:"new_task_id,omitempty"` // of a retry
+	Err       error  `json:"error,omitempty"`
+}
+
+// UnmarshalJSON reads {task_id, revision, …} or {task_id, error: problem}.
+func (r *BulkResult) UnmarshalJSON(text []byte) error {
+	var in struct {
+		TaskID    string   `json:"task_id"`
+		State     State    `json:"state"`
+		Revision  uint64   `json:"revision,string"`
+		NewTaskID string   `json:"new_task_id"`
+		Error     *problem `json:"error"`
+	}
+	if err := json.Unmarshal(text, &in); err != nil {
+		return err
+	}
+	*r = BulkResult{TaskID: in.TaskID, State: in.State, Revision: in.Revision, NewTaskID: in.NewTaskID}
+	if in.Error != nil {
+		r.Err = in.Error.refusal()
+	}
+	return nil
+}
+
+// Bulk acts on many tasks, each for itself: look at Results for those it was
+// refused for.
+func (c *Client) Bulk(ctx context.Context, bulk Bulk, opts ...CallOption) (*BulkAnswer, error) {
+	body, err := marshal(bulk)
+	if err != nil {
+		return nil, err
+	}
+	if c.fault != nil {
+		return nil, c.fault
+	}
+	answer := new(BulkAnswer)
+	r := request{method: http.MethodPost, path: c.path("/tasks:bulk"), body: body, key: options(opts).key, try: batchTimeout}
+	if err := c.api.call(ctx, r, answer); err != nil {
+		return nil, err
+	}
+	return answer, nil
 }

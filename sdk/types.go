@@ -238,23 +238,27 @@ func orDefault(value, otherwise string) string {
 
 // Attempt is one run, or offered run, of a task.
 type Attempt struct {
-	ID               string          `json:"id"`
-	Epoch            uint64          `json:"epoch,string"`
-	State            string          `json:"state"`
-	Number           int             `json:"number,omitempty"`
-	InstanceID       string          `json:"instance_id,omitempty"`
-	LeasedAt         time.Time       `json:"leased_at,omitzero"`
-	StartedAt        time.Time       `json:"started_at,omitzero"`
-	EndedAt          time.Time       `json:"ended_at,omitzero"`
-	LeaseUntil       time.Time       `json:"lease_until,omitzero"`
-	ConcurrencyKey   string          `json:"concurrency_key,omitempty"`
-	ConcurrencyToken uint64          `json:"concurrency_token,omitempty,string"`
-	ErrorCode        string          `json:"error_code,omitempty"`
-	Retryable        bool            `json:"retryable,omitempty"`
-	EndCause         string          `json:"end_cause,omitempty"`
-	Result           json.RawMessage `json:"result,omitempty"`
-	Receipts         []Receipt       `json:"receipts,omitempty"`
-	Evidence         []Evidence      `json:"evidence,omitempty"`
+	ID                string          `json:"id"`
+	Epoch             uint64          `json:"epoch,string"`
+	State             string          `json:"state"`
+	Number            int             `json:"number"`
+	InstanceID        string          `json:"instance_id"`
+	SessionEpoch      uint64          `json:"session_epoch,string"`
+	LeasedAt          time.Time       `json:"leased_at"`
+	StartedAt         time.Time       `json:"started_at,omitzero"`
+	EndedAt           time.Time       `json:"ended_at,omitzero"`
+	LeaseUntil        time.Time       `json:"lease_until"`
+	TimeoutAt         time.Time       `json:"timeout_at,omitzero"`
+	CancelRequestedAt time.Time       `json:"cancel_requested_at,omitzero"`
+	ConcurrencyKey    string          `json:"concurrency_key,omitempty"`
+	ConcurrencyToken  uint64          `json:"concurrency_token,omitempty,string"`
+	Renewals          int             `json:"renewals"`
+	ErrorCode         string          `json:"error_code,omitempty"`
+	Retryable         bool            `json:"retryable"`
+	EndCause          string          `json:"end_cause,omitempty"` // why it ended without a finish
+	Result            json.RawMessage `json:"result,omitempty"`
+	Receipts          []Receipt       `json:"receipts"`
+	Evidence          []Evidence      `json:"evidence"`
 }
 
 // Receipt is the first outcome of a worker's operation on an attempt.
@@ -264,9 +268,10 @@ type Receipt struct {
 	TaskState    State     `json:"task_state"`
 	AttemptState string    `json:"attempt_state"`
 	TaskRevision uint64    `json:"task_revision,string"`
-	LeaseUntil   time.Time `json:"lease_until,omitzero"`
+	LeaseUntil   time.Time `json:"lease_until"`
 	Disposition  string    `json:"disposition"` // APPLIED, or EVIDENCE_ONLY for a finish that came too late
-	At           time.Time `json:"at,omitzero"`
+	At           time.Time `json:"at"`
+	Index        uint64    `json:"index,string"` // of the log entry
 }
 
 // Evidence is what a worker reported after its attempt was over. It changed
@@ -275,8 +280,8 @@ type Evidence struct {
 	MessageID  string          `json:"message_id"`
 	Outcome    string          `json:"outcome"`
 	ErrorCode  string          `json:"error_code,omitempty"`
-	Retryable  bool            `json:"retryable,omitempty"`
+	Retryable  bool            `json:"retryable"`
 	Result     json.RawMessage `json:"result,omitempty"`
-	InstanceID string          `json:"instance_id,omitempty"`
-	At         time.Time       `json:"at,omitzero"`
+	InstanceID string          `json:"instance_id"`
+	At         time.Time       `json:"at"`
 }
