@@ -3,10 +3,12 @@ package pulse
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -182,6 +184,28 @@ func TestAConnectionIsNoPlaceToTrySecrets(t *testing.T) {
 		}
 		w.refused(schema.RateLimited, 0, false)
 		w.closed(wsconn.ClosePolicy)
+	})
+}
+
+func TestTheAddressOfATriedSecretPaysForIt(t *testing.T) {
+	limiter := wsconn.NewLimiter(wsconn.Limits{FaultBurst: 2, FaultsPerSecond: 0.001})
+	bubble(t, Config{Connections: wsconn.Config{Limiter: limiter}}, func(t *testing.T, h *house) {
+		w := h.dial()
+		h.state.script(refuses(schema.Forbidden, registers))
+		for i := range 3 {
+			w.send(helloFrame(10 + i))
+			w.refused(schema.Forbidden, 10+i, false)
+		}
+		w.refused(schema.RateLimited, 0, false)
+		w.closed(wsconn.ClosePolicy)
+	})
+}
+
+func TestAWorkerWithASessionNoLongerCountsAsUnknown(t *testing.T) {
+	limiter := wsconn.NewLimiter(wsconn.Limits{PendingMax: 1})
+	bubble(t, Config{Connections: wsconn.Config{Limiter: limiter}}, func(t *testing.T, h *house) {
+		h.join()
+		h.join()
 	})
 }
 
@@ -432,7 +456,9 @@ func TestCommandsArePipelined(t *testing.T) {
 		})
 		begin := time.Now()
 		for i := range 256 {
-			w.send(about(300+i, i, finish))
+			w.send(about(300+i, i, func(r workerv1.AttemptRef) workerv1.ClientBody {
+				return &workerv1.Finish{Ref: r, Outcome: workerv1.OutcomeSucceeded, Result: fmt.Appendf(nil, `{"n":%d.50}`, 100+i)}
+			}))
 		}
 		got := make(map[schema.ID]bool)
 		for range 256 {
@@ -449,10 +475,31 @@ func TestCommandsArePipelined(t *testing.T) {
 			t.Errorf("it took %s", took)
 		}
 		for _, f := range of(h.state, (*pb.Command).GetFinishAttempt) {
-			if string(f.GetResult()) != `{"total":2.50}` {
-				t.Fatalf("a result arrived as %s", f.GetResult())
+			n, err := strconv.Atoi(hex.EncodeToString(f.GetRef().GetAttemptId()))
+			if want := fmt.Sprintf(`{"n":%d.50}`, n-900); err != nil || string(f.GetResult()) != want {
+				t.Fatalf("the result of attempt %d arrived as %s, want %s", n, f.GetResult(), want)
 			}
 		}
+	})
+}
+
+// The context of a request says nothing about the commands that came with it.
+func TestACommandIsCarriedThoughTheRequestIsOver(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, h *house) {
+		h.state.script(func(ctx context.Context, c *pb.Command) *pb.Result {
+			if finishes(c) {
+				time.Sleep(time.Second)
+				if ctx.Err() != nil {
+					t.Error("the command was given up")
+				}
+			}
+			return nil
+		})
+		w := h.join()
+		w.send(about(5, 1, finish))
+		synctest.Wait()
+		h.forget()
+		w.acked(5)
 	})
 }
 
@@ -502,6 +549,26 @@ func TestShutdownAnswersWhatIsUnderWayAndClosesWith1001(t *testing.T) {
 		if n := len(of(h.state, (*pb.Command).GetStartAttempt)); n != 0 {
 			t.Error("a command was taken during shutdown")
 		}
+	})
+}
+
+func TestAConnectionMadeDuringShutdownIsClosedToo(t *testing.T) {
+	arrived, shutting := make(chan struct{}, 1), make(chan struct{})
+	cfg := Config{Connections: wsconn.Config{CheckOrigin: func(*http.Request) bool {
+		arrived <- struct{}{}
+		<-shutting
+		return true
+	}}}
+	bubbleWith(t, &cfg, func() { arrived, shutting = make(chan struct{}, 1), make(chan struct{}) }, func(t *testing.T, h *house) {
+		dialled := make(chan *worker)
+		go func() { dialled <- h.dial() }()
+		<-arrived
+		over := make(chan struct{})
+		go func() { h.handler.Shutdown(context.Background()); close(over) }()
+		synctest.Wait()
+		close(shutting)
+		(<-dialled).closed(wsconn.CloseGoingAway)
+		<-over
 	})
 }
 

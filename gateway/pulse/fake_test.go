@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync"
 	"testing"
@@ -143,14 +144,22 @@ type house struct {
 	handler  *Handler
 	listener *pipenet.Listener
 	client   *http.Client
-	log      *bytes.Buffer // read it after synctest.Wait
+	forget   context.CancelFunc // ends the context of every request
+	log      *bytes.Buffer      // read it after synctest.Wait
 }
 
 // bubble runs a test in virtual time; a goroutine left over fails it.
 func bubble(t *testing.T, cfg Config, test func(t *testing.T, h *house)) {
 	t.Helper()
+	bubbleWith(t, &cfg, func() {}, test)
+}
+
+// bubbleWith runs prepare in the bubble first: channels belong to theirs.
+func bubbleWith(t *testing.T, cfg *Config, prepare func(), test func(t *testing.T, h *house)) {
+	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		prepare()
 		h := &house{t: t, state: new(state), listener: pipenet.Listen(), log: new(bytes.Buffer)}
 		logger := slog.New(slog.NewTextHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		var err error
@@ -159,10 +168,12 @@ func bubble(t *testing.T, cfg Config, test func(t *testing.T, h *house)) {
 			t.Fatal(err)
 		}
 		cfg.Hub, cfg.Logger = h.hub, logger
-		if h.handler, err = NewHandler(cfg); err != nil {
+		if h.handler, err = NewHandler(*cfg); err != nil {
 			t.Fatal(err)
 		}
-		server := &http.Server{Handler: h.handler}
+		requests, forget := context.WithCancel(t.Context())
+		h.forget = forget
+		server := &http.Server{Handler: h.handler, BaseContext: func(net.Listener) context.Context { return requests }}
 		transport := &http.Transport{DialContext: h.listener.Dial}
 		h.client = &http.Client{Transport: transport}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -173,6 +184,7 @@ func bubble(t *testing.T, cfg Config, test func(t *testing.T, h *house)) {
 			h.handler.Shutdown(ctx)
 			_ = server.Close()
 			transport.CloseIdleConnections()
+			forget()
 			cancel()
 			running.Wait()
 		}()

@@ -321,6 +321,26 @@ func TestAnUnfinishedMessageDoesNotHoldUpAClose(t *testing.T) {
 	})
 }
 
+func TestTheRestOfALongMessageIsNotWaitedForLong(t *testing.T) {
+	bubble(t, Config{FrameBytesMax: 1000}, func(t *testing.T, h *house) {
+		h.receive = func(c *Conn, m Message) { c.Close(CloseTooBig, "", nil) }
+		socket, r, _ := h.raw()
+		defer socket.Close()
+		head := binary.BigEndian.AppendUint64([]byte{0x81, 0x80 | 127}, 1<<62)
+		if _, err := socket.Write(append(append(head, 0, 0, 0, 0), make([]byte, 1001)...)); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if code, err := closeCode(r); err != nil || code != CloseTooBig {
+			t.Fatalf("close frame: %d, %v", code, err)
+		}
+		<-h.causes
+		if took := time.Since(start); took != 5*time.Second {
+			t.Errorf("Serve ended after %s, want 5s", took)
+		}
+	})
+}
+
 func TestALongMessageIsReportedWithoutBeingHeld(t *testing.T) {
 	bubble(t, Config{FrameBytesMax: 1000}, func(t *testing.T, h *house) {
 		var got []Message
@@ -416,6 +436,26 @@ func TestAPeerThatAnswersPingsStays(t *testing.T) {
 			t.Errorf("last heard %s ago", quiet)
 		}
 		_ = ws.CloseNow()
+		<-h.causes
+	})
+}
+
+func TestAPeerThatSendsMessagesLives(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, h *house) {
+		h.receive = func(*Conn, Message) {}
+		socket, r, conn := h.raw()
+		go func() { _, _ = io.Copy(io.Discard, r) }() // answers no ping
+		for range 30 {
+			time.Sleep(10 * time.Second)
+			if _, err := socket.Write(frame(0x81, []byte("x"))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if quiet := time.Since(conn.Heard()); quiet != 0 {
+			t.Errorf("last heard %s ago", quiet)
+		}
+		_ = socket.Close()
 		<-h.causes
 	})
 }
@@ -580,11 +620,10 @@ func TestPingsOfAPeerThatReadsNothingDoNotPileUp(t *testing.T) {
 			if _, err := socket.Write(frame(0x89, make([]byte, 125))); err != nil {
 				break
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(100 * time.Microsecond)
 		}
-		<-h.causes
-		if took := time.Since(start); took > 11*time.Second {
-			t.Errorf("cut off after %s", took)
+		if cause := <-h.causes; !errors.Is(cause, errHeldFull) {
+			t.Errorf("cause = %v after %s", cause, time.Since(start))
 		}
 	})
 }
@@ -621,6 +660,33 @@ func TestCutEndsACloseThatIsStuck(t *testing.T) {
 		<-h.causes
 		if took := time.Since(start); took != 0 {
 			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestWhatIsHeldAtTheReleaseIsNotOvertaken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		told := 0
+		h := newHeldConn(server, func() { told++ })
+		_, _ = h.Write([]byte("a pong, "))
+		h.compose(true)
+		_, _ = h.Write([]byte("a frame, "))
+		h.compose(false)
+		if told != 1 {
+			t.Errorf("the writer was told %d times, want once", told)
+		}
+		go func() {
+			if err := h.release(time.Second); err != nil {
+				t.Error(err)
+			}
+			_, _ = h.Write([]byte("the close"))
+			_ = h.Close()
+		}()
+		got, err := io.ReadAll(client)
+		if want := "a pong, a frame, the close"; err != nil || string(got) != want {
+			t.Errorf("read %q, %v; want %q", got, err, want)
 		}
 	})
 }

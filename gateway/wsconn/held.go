@@ -30,7 +30,7 @@ const (
 	// heldBytesMax bounds the buffer. The writer puts one batch into it, so
 	// what else collects are answers to a flood of pings while the peer reads
 	// nothing; then the connection ends.
-	heldBytesMax = 8 << 20
+	heldBytesMax = 4 << 20
 	// heldBytesKept is the largest buffer kept for the next flush, so that an
 	// idle connection does not hold the memory of its busiest moment.
 	heldBytesKept = 16 << 10
