@@ -320,6 +320,12 @@ func (m *Model) command(c *pb.Command) Result {
 		return m.openTerm()
 	case *pb.Command_SetCluster:
 		return m.setCluster(body.SetCluster)
+	case *pb.Command_CompareStates:
+		// Whether a replica has to stop is beyond one machine.
+		if body.CompareStates.Voters == 0 || len(body.CompareStates.Reports) == 0 {
+			return refuse(invalidArgument)
+		}
+		return Result{}
 	case *pb.Command_ReportGateway:
 		return m.reportGateway(body.ReportGateway)
 	case *pb.Command_RegisterSession:

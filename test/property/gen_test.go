@@ -53,6 +53,7 @@ var kinds = []struct {
 	{"put namespace", 1, genPutNamespace},
 	{"delete namespace", 1, genDeleteNamespace},
 	{"cluster", 1, genSetCluster},
+	{"compare", 1, genCompare},
 }
 
 var kindTable = func() (table []int) {
@@ -306,6 +307,16 @@ func genSetCluster(_ *world, r *rand.Rand) *pb.Command {
 		b.FormatLevel = uint32(1 + r.IntN(2))
 	}
 	return &pb.Command{Body: &pb.Command_SetCluster{SetCluster: b}}
+}
+
+// genCompare reports states of other nodes; a report of the node's own that
+// differs from the majority stops it, which is not for here.
+func genCompare(w *world, r *rand.Rand) *pb.Command {
+	b := &pb.CompareStates{Index: w.index, Voters: uint32(r.IntN(4))}
+	for n := range r.IntN(4) {
+		b.Reports = append(b.Reports, &pb.StateReport{NodeId: fmt.Sprint("other", n), StateHash: newMessageID(r)})
+	}
+	return &pb.Command{Body: &pb.Command_CompareStates{CompareStates: b}}
 }
 
 // --- tasks

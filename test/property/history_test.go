@@ -158,7 +158,7 @@ func write(comment string, steps []step) string {
 	}
 	for _, s := range steps {
 		if s.kind != stepApply {
-			fmt.Fprintf(&b, "%s\n", s.kind)
+			fmt.Fprintf(&b, "%s %d\n", s.kind, s.index)
 			continue
 		}
 		fmt.Fprintf(&b, "%s %d %d\n", stepApply, s.index, s.term)
@@ -207,7 +207,7 @@ func read(path string) ([]step, error) {
 		}
 		var s step
 		switch n, _ := fmt.Sscan(line, &s.kind, &s.index, &s.term); {
-		case n == 3 && s.kind == stepApply, n == 1 && (s.kind == stepReopen || s.kind == stepRestore):
+		case n == 3 && s.kind == stepApply, n == 2 && (s.kind == stepReopen || s.kind == stepRestore):
 			steps = append(steps, s)
 		default:
 			return nil, fmt.Errorf("%s: %q is no step", path, line)

@@ -115,7 +115,11 @@ func (w *world) generate(seed uint64) step {
 	case oneIn(r, 150):
 		return step{kind: stepReopen}
 	case oneIn(r, 200):
-		return step{kind: stepRestore}
+		s := step{kind: stepRestore}
+		if oneIn(r, 3) {
+			s.index = w.index + uint64(r.IntN(4))
+		}
+		return s
 	}
 	log, proposer, opens := w.terms(r)
 	e := &pb.Entry{Format: 1, Term: proposer, TimeUs: w.instant(r)}
