@@ -353,7 +353,7 @@ func TestAWatchGoesOnBehindTheLastEvent(t *testing.T) {
 		s := newServer(t,
 			stream(false, event(10, StateWaiting), event(11, StateLeased), "id: 12.0\nda"), // cut in the middle
 			answerProblem(schema.Unavailable),
-			stream(true, event(12, StateRunning)), // then silent
+			stream(true, event(12, StateRunning), ": heartbeat\nid: 12.7\n\n"), // then silent
 			stream(false, event(13, StateSucceeded), event(14, StateSucceeded)))
 		var got []string
 		for event, err := range s.connect().Watch(t.Context(), "a") {
@@ -369,7 +369,7 @@ func TestAWatchGoesOnBehindTheLastEvent(t *testing.T) {
 		for _, r := range s.seen() {
 			after = append(after, r.header.Get("Last-Event-ID"))
 		}
-		if want := ",11.0,11.0,12.0"; strings.Join(after, ",") != want {
+		if want := ",11.0,11.0,12.7"; strings.Join(after, ",") != want {
 			t.Errorf("resumed behind %q", after)
 		}
 	})
@@ -378,13 +378,21 @@ func TestAWatchGoesOnBehindTheLastEvent(t *testing.T) {
 func TestAWatchThatCannotGoOnSaysSo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, answerProblem(schema.InvalidArgument))
-		var last error
-		for _, err := range s.connect().WatchAll(t.Context(), "1.0") {
-			last = err
+		tooOld := func(rw http.ResponseWriter, _ *http.Request) {
+			rw.WriteHeader(http.StatusGone)
+			fmt.Fprint(rw, `{"status":410,"code":"not_found","detail":"too old","retryable":false}`)
 		}
-		if !errors.Is(last, schema.InvalidArgument) {
-			t.Errorf("error: %v", last)
+		over := func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusNoContent) }
+		s := newServer(t, answerProblem(schema.InvalidArgument), tooOld, over)
+		var last error
+		for _, want := range []error{schema.InvalidArgument, ErrTooOld, nil} {
+			last = nil
+			for _, err := range s.connect().WatchAll(t.Context(), "1.0") {
+				last = err
+			}
+			if !errors.Is(last, want) {
+				t.Errorf("error %v, want %v", last, want)
+			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -47,8 +47,15 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Is matches a schema.Code, whatever the message.
+// ErrTooOld says that what a watch asks for is no longer kept: list anew, and
+// watch from now on.
+var ErrTooOld = errors.New("pulse: the events behind this id are no longer kept")
+
+// Is matches a schema.Code, whatever the message, and ErrTooOld.
 func (e *Error) Is(target error) bool {
+	if target == ErrTooOld {
+		return e.Status == http.StatusGone
+	}
 	code, ok := target.(schema.Code)
 	return ok && code == e.Code
 }
@@ -109,7 +116,7 @@ func codeOfStatus(status int) (code schema.Code, retryable bool) {
 		return schema.Unauthenticated, false
 	case http.StatusForbidden:
 		return schema.Forbidden, false
-	case http.StatusNotFound:
+	case http.StatusNotFound, http.StatusGone:
 		return schema.NotFound, false
 	case http.StatusConflict:
 		return schema.Conflict, false

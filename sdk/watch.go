@@ -10,6 +10,7 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 )
@@ -48,14 +49,16 @@ func (c *Client) Watch(ctx context.Context, id string) iter.Seq2[Event, error] {
 }
 
 // WatchAll yields the changes of all tasks of the namespace as they happen,
-// starting behind the event with the id after, or now if that is empty.
+// starting behind the event with the id after, or now if that is empty. Events
+// are kept for days, not for ever: ErrTooOld ends a watch that was away too
+// long.
 func (c *Client) WatchAll(ctx context.Context, after string) iter.Seq2[Event, error] {
 	return c.stream(ctx, c.path("/events"), nil, after)
 }
 
 // stream reads server-sent events. A stream that ends or falls silent is opened
 // again behind the last event.
-func (c *Client) stream(ctx context.Context, path string, query map[string][]string, after string) iter.Seq2[Event, error] {
+func (c *Client) stream(ctx context.Context, path string, query url.Values, after string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if c.fault != nil {
 			yield(Event{}, c.fault)
@@ -63,8 +66,9 @@ func (c *Client) stream(ctx context.Context, path string, query map[string][]str
 		}
 		for tries := 0; ; tries++ {
 			_, place := c.api.addr()
-			more, err := c.api.follow(ctx, request{method: http.MethodGet, path: path, query: query}, after, func(event Event) bool {
-				after, tries = event.ID, 0
+			r := request{method: http.MethodGet, path: path, query: query}
+			more, err := c.api.follow(ctx, r, &after, func(event Event) bool {
+				tries = 0
 				return yield(event, nil)
 			})
 			switch {
@@ -88,47 +92,72 @@ func (c *Client) stream(ctx context.Context, path string, query map[string][]str
 	}
 }
 
-// follow reads one stream to its end and says whether the caller wants more.
-func (a *api) follow(ctx context.Context, r request, after string, yield func(Event) bool) (more bool, err error) {
+// follow reads one stream to its end, keeps after at the last id that was
+// complete, and says whether there is more to come and the caller wants it.
+func (a *api) follow(ctx context.Context, r request, after *string, yield func(Event) bool) (more bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(watchIdle, func() { cancel(errors.New("pulse: the stream fell silent")) })
 	defer silence.Stop()
 	r.header = http.Header{"Accept": {"text/event-stream"}}
-	if after != "" {
-		r.header.Set("Last-Event-ID", after)
+	if *after != "" {
+		r.header.Set("Last-Event-ID", *after)
 	}
 	answer, err := a.send(ctx, r)
 	if err != nil {
 		return true, err
 	}
 	defer answer.Body.Close()
+	if answer.StatusCode == http.StatusNoContent {
+		return false, nil // nothing will follow
+	}
 	lines := bufio.NewScanner(&heard{answer.Body, silence})
 	lines.Buffer(nil, watchLineMax)
-	var id string
-	var data []byte
+	var block eventBlock
 	for lines.Scan() {
-		name, value, _ := bytes.Cut(lines.Bytes(), []byte(":"))
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch {
-		case len(lines.Bytes()) == 0 && data != nil:
-			event := Event{ID: id}
-			if err := json.Unmarshal(data, &event); err != nil {
-				return true, &answerError{fmt.Errorf("event %s: %w", strconv.Quote(id), err)}
-			}
-			data = nil
-			if !yield(event) {
-				return false, nil
-			}
-		case string(name) == "id":
-			id = string(value)
-		case string(name) == "data" && data == nil:
-			data = append([]byte{}, value...)
-		case string(name) == "data":
-			data = append(append(data, '\n'), value...)
+		if len(lines.Bytes()) > 0 {
+			block.add(lines.Bytes())
+			continue
+		}
+		if block.id != "" {
+			*after = block.id // an id without data moves on all the same
+		}
+		if block.data == nil {
+			continue
+		}
+		event := Event{ID: *after}
+		if err := json.Unmarshal(block.data, &event); err != nil {
+			return true, &answerError{fmt.Errorf("event %s: %w", strconv.Quote(*after), err)}
+		}
+		block = eventBlock{}
+		if !yield(event) {
+			return false, nil
 		}
 	}
 	return true, lines.Err()
+}
+
+// eventBlock gathers the lines of an event up to the empty one.
+type eventBlock struct {
+	id   string
+	data []byte // nil = none
+}
+
+func (b *eventBlock) add(line []byte) {
+	name, value, _ := bytes.Cut(line, []byte(":"))
+	value = bytes.TrimPrefix(value, []byte(" "))
+	switch string(name) {
+	case "id":
+		b.id = string(value)
+	case "data":
+		if b.data != nil {
+			b.data = append(b.data, '\n')
+		}
+		b.data = append(b.data, value...)
+		if b.data == nil {
+			b.data = []byte{}
+		}
+	}
 }
 
 // heard restarts the timer of silence with everything that arrives.
@@ -143,4 +172,27 @@ func (h *heard) Read(p []byte) (int, error) {
 		h.silence.Reset(watchIdle)
 	}
 	return n, err
+}
+
+// HistoryEvent is one change of a task with all that is recorded about it.
+type HistoryEvent struct {
+	Index         uint64            `json:"index,string"`
+	Place         int               `json:"place"` // among the changes of one log entry
+	TaskID        string            `json:"task_id"`
+	Revision      uint64            `json:"revision,string"`
+	Type          string            `json:"type"`
+	State         State             `json:"state"`
+	Time          time.Time         `json:"time"`
+	Operator      string            `json:"operator,omitempty"` // in whose name; empty for what fell due
+	CommandType   string            `json:"command_type,omitempty"`
+	CommandID     string            `json:"command_id,omitempty"`
+	CausationID   string            `json:"causation_id,omitempty"`
+	CorrelationID string            `json:"correlation_id,omitempty"`
+	Facts         []json.RawMessage `json:"facts"` // {"type": …, …} each
+}
+
+// History walks over what has happened to a task, oldest first. If its beginning
+// is no longer kept, an event of type "state" stands for it.
+func (c *Client) History(ctx context.Context, id string, opts ...CallOption) iter.Seq2[*HistoryEvent, error] {
+	return walk[*HistoryEvent](ctx, c, c.taskPath(id)+"/events", nil, "events", opts)
 }
