@@ -285,10 +285,8 @@ func TestTooManyBadFramesEndTheConnection(t *testing.T) {
 		w.refused(schema.RateLimited, 0, true)
 		w.closed(wsconn.ClosePolicy)
 		// The address may not come back at once.
-		_, response, err := websocket.Dial(context.Background(), "ws://localhost/v1/worker", &websocket.DialOptions{
-			HTTPClient: h.client, Subprotocols: []string{workerv1.Subprotocol},
-		})
-		if err == nil || response.StatusCode != http.StatusTooManyRequests {
+		_, response, err := h.try(nil)
+		if err == nil || response.status != http.StatusTooManyRequests {
 			t.Errorf("dial: %v, %v; want 429", response, err)
 		}
 	})
@@ -706,7 +704,8 @@ func TestUpgradesAreRefusedAsProblems(t *testing.T) {
 					t.Fatal(err)
 				}
 				head, body, _ := strings.Cut(string(text), "\r\n\r\n")
-				if !strings.HasPrefix(head, fmt.Sprintf("HTTP/1.1 %d ", c.status)) || !strings.Contains(head, "application/problem+json") {
+				if !strings.HasPrefix(head, fmt.Sprintf("HTTP/1.1 %d ", c.status)) || !strings.Contains(head, "application/problem+json") ||
+					!strings.Contains(head, "X-Pulse-Index: 3\r\n") {
 					t.Errorf("answered\n%s", head)
 				}
 				var problem map[string]any
@@ -738,13 +737,11 @@ func TestTheIdentityOfTheListenerDecides(t *testing.T) {
 		return session.Identity{Principal: "token/1", Namespaces: []string{"mine"}}, nil
 	}}
 	bubble(t, cfg, func(t *testing.T, h *house) {
-		dial := func(token string) (*websocket.Conn, *http.Response, error) {
-			return websocket.Dial(context.Background(), "ws://localhost/v1/worker", &websocket.DialOptions{
-				HTTPClient: h.client, Subprotocols: []string{workerv1.Subprotocol}, HTTPHeader: http.Header{"Authorization": {"Bearer " + token}},
-			})
+		dial := func(token string) (*websocket.Conn, answer, error) {
+			return h.try(http.Header{"Authorization": {"Bearer " + token}})
 		}
 		_, response, err := dial("bad")
-		if err == nil || response.StatusCode != 401 || response.Header.Get("WWW-Authenticate") != "Bearer" {
+		if err == nil || response.status != 401 || response.header.Get("WWW-Authenticate") != "Bearer" {
 			t.Errorf("a bad token: %v, %v", response, err)
 		}
 		ws, _, err := dial("good")

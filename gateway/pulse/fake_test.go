@@ -201,9 +201,7 @@ type worker struct {
 
 func (h *house) dial() *worker {
 	h.t.Helper()
-	ws, _, err := websocket.Dial(context.Background(), "ws://localhost:7400/v1/worker", &websocket.DialOptions{
-		HTTPClient: h.client, Subprotocols: []string{workerv1.Subprotocol},
-	})
+	ws, _, err := h.try(nil)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -211,6 +209,22 @@ func (h *house) dial() *worker {
 	w := &worker{t: h.t, ws: ws}
 	h.t.Cleanup(func() { _ = ws.CloseNow() })
 	return w
+}
+
+// try connects, and shows the head of the answer.
+func (h *house) try(header http.Header) (*websocket.Conn, answer, error) {
+	ws, response, err := websocket.Dial(context.Background(), "ws://localhost:7400/v1/worker", &websocket.DialOptions{ //nolint:bodyclose // the library has closed it
+		HTTPClient: h.client, Subprotocols: []string{workerv1.Subprotocol}, HTTPHeader: header,
+	})
+	if response == nil {
+		return ws, answer{}, err
+	}
+	return ws, answer{response.StatusCode, response.Header}, err
+}
+
+type answer struct {
+	status int
+	header http.Header
 }
 
 // join connects and registers.

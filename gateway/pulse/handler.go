@@ -2,6 +2,7 @@ package pulse
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -9,11 +10,10 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"crypto/rand"
 
 	"pulse/gateway/session"
 	"pulse/gateway/wsconn"
@@ -140,13 +140,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			status = http.StatusTooManyRequests
 			header.Set("Retry-After", "1")
 		}
-		problem(w, status, header, refusal)
+		h.problem(w, status, header, refusal)
 		return
 	}
 	if !h.enter() {
 		header := http.Header{}
 		header.Set("Retry-After", "1")
-		problem(w, http.StatusServiceUnavailable, header, schema.Errorf(schema.Unavailable, "this gateway is shutting down"))
+		h.problem(w, http.StatusServiceUnavailable, header, schema.Errorf(schema.Unavailable, "this gateway is shutting down"))
 		return
 	}
 	defer h.group.Done()
@@ -154,10 +154,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var no *wsconn.Refusal
 	switch {
 	case errors.As(err, &no):
-		problem(w, no.Status, no.Header, no.Err)
+		h.problem(w, no.Status, no.Header, no.Err)
 		return
 	case err != nil:
-		problem(w, http.StatusInternalServerError, nil, schema.Errorf(schema.Internal, "the connection could not be made"))
+		h.problem(w, http.StatusInternalServerError, nil, schema.Errorf(schema.Internal, "the connection could not be made"))
 		return
 	}
 	h.counters.Connections.Add(1)
@@ -236,7 +236,7 @@ func (h *Handler) Shutdown(ctx context.Context) {
 }
 
 // problem answers a request that does not become a connection.
-func problem(w http.ResponseWriter, status int, header http.Header, e *schema.Error) {
+func (h *Handler) problem(w http.ResponseWriter, status int, header http.Header, e *schema.Error) {
 	body, err := json.Marshal(struct {
 		Type      string      `json:"type"`
 		Title     string      `json:"title"`
@@ -252,6 +252,7 @@ func problem(w http.ResponseWriter, status int, header http.Header, e *schema.Er
 		w.Header()[name] = values
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("X-Pulse-Index", strconv.FormatUint(h.cfg.Hub.AppliedIndex(), 10))
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // it fails with its reader
 }

@@ -43,7 +43,7 @@ func onSockets(tb testing.TB, state *state) (handler *Handler, hub *session.Hub,
 	running.Go(func() { _ = server.Serve(listener) })
 	transport := &http.Transport{DisableKeepAlives: true}
 	dial = func(ctx context.Context) (*websocket.Conn, error) {
-		ws, _, err := websocket.Dial(ctx, "ws://"+listener.Addr().String(), &websocket.DialOptions{
+		ws, _, err := websocket.Dial(ctx, "ws://"+listener.Addr().String(), &websocket.DialOptions{ //nolint:bodyclose // the library has closed it
 			HTTPClient: &http.Client{Transport: transport}, Subprotocols: []string{workerv1.Subprotocol},
 		})
 		return ws, err
@@ -84,7 +84,7 @@ func TestAThousandWorkersLeaveNothingBehind(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		defer ws.CloseNow()
+		defer func() { _ = ws.CloseNow() }()
 		send := func(f workerv1.ClientFrame) error {
 			text, err := workerv1.AppendClient(nil, f)
 			if err != nil {
@@ -189,7 +189,7 @@ func BenchmarkCommands(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer ws.CloseNow()
+	defer func() { _ = ws.CloseNow() }()
 	write := func(f workerv1.ClientFrame) {
 		text, err := workerv1.AppendClient(nil, f)
 		if err == nil {

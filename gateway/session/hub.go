@@ -156,6 +156,10 @@ func (h *Hub) Counters() *Counters { return &h.counters }
 // Incarnation names this process among the lives of its gateway id.
 func (h *Hub) Incarnation() schema.ID { return h.incarnation }
 
+// AppliedIndex is the newest index this node knows to be applied, as clients
+// see it.
+func (h *Hub) AppliedIndex() uint64 { return h.cfg.Backend.AppliedIndex() }
+
 // Attach makes a handle for a new connection. Whoever attaches must Close it.
 func (h *Hub) Attach(conn Conn, who Identity, peer string) *Handle {
 	handle := &Handle{hub: h, conn: conn, who: who, peer: peer}

@@ -70,7 +70,7 @@ func TestALeaseKeyIsNotPrinted(t *testing.T) {
 	if err := json.NewEncoder(&out).Encode(map[string]any{"k": testKey}); err != nil {
 		t.Fatal(err)
 	}
-	for _, form := range []string{fmt.Sprint(testKey.key), fmt.Sprintf("%x", testKey.key[:]), fmt.Sprint(testKey.key[:4])[1:9]} {
+	for _, form := range []string{fmt.Sprint(testKey.key), fmt.Sprintf("%x", testKey.key[:]), fmt.Sprint(testKey.key[0], testKey.key[1], testKey.key[2])} {
 		if strings.Contains(out.String(), form) {
 			t.Errorf("the key is printed as %q in\n%s", form, out.String())
 		}

@@ -3,6 +3,7 @@ package wsconn
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -101,8 +102,10 @@ func (a *Acceptor) accept(w http.ResponseWriter, r *http.Request) (*Conn, *Refus
 		if status == 0 {
 			status = http.StatusInternalServerError
 		}
-		// The library's text names header values of the request; they are the
-		// client's own.
+		if cause := errors.Unwrap(err); cause != nil {
+			err = cause // without the library's preamble
+		}
+		// The text names header values of the request; they are the client's own.
 		return nil, refuse(status, schema.InvalidArgument, "the WebSocket handshake failed: %v", err)
 	}
 	ws.SetReadLimit(-1) // readMessage keeps the limit

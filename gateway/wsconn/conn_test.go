@@ -24,6 +24,9 @@ import (
 
 const testProtocol = "test.v1"
 
+// cause is how a connection ended.
+type cause struct{ err error }
+
 // house is a server in a bubble: its connections, and how each ended.
 type house struct {
 	t        *testing.T
@@ -35,7 +38,7 @@ type house struct {
 
 	receive func(*Conn, Message) // set before dialling; nil echoes
 	conns   chan *Conn
-	causes  chan error
+	causes  chan cause
 	left    chan struct{} // one for each time that an end was decided
 }
 
@@ -49,7 +52,7 @@ func newHouse(t *testing.T, cfg Config) *house {
 	}
 	h := &house{
 		t: t, listener: pipenet.Listen(), acceptor: acceptor, counters: cfg.Counters,
-		conns: make(chan *Conn, 100), causes: make(chan error, 100), left: make(chan struct{}, 100),
+		conns: make(chan *Conn, 100), causes: make(chan cause, 100), left: make(chan struct{}, 100),
 	}
 	server := &http.Server{Handler: h}
 	var group sync.WaitGroup
@@ -75,13 +78,13 @@ func (h *house) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.conns <- c
-	h.causes <- c.Serve(func(m Message) {
+	h.causes <- cause{c.Serve(func(m Message) {
 		if h.receive != nil {
 			h.receive(c, m)
 			return
 		}
 		c.Send(bytes.Clone(m.Data))
-	}, func() { h.left <- struct{}{} })
+	}, func() { h.left <- struct{}{} })}
 }
 
 // dial connects with the library's client.
@@ -90,16 +93,30 @@ func (h *house) dial(options *websocket.DialOptions) (*websocket.Conn, *Conn) {
 	if options == nil {
 		options = new(websocket.DialOptions)
 	}
-	options.HTTPClient = h.client
-	if options.Subprotocols == nil {
-		options.Subprotocols = []string{testProtocol}
-	}
-	ws, _, err := websocket.Dial(context.Background(), "ws://pulse.test/", options)
+	ws, _, err := h.try(options)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	ws.SetReadLimit(-1)
 	return ws, <-h.conns
+}
+
+// try connects, and shows the head of the answer.
+func (h *house) try(options *websocket.DialOptions) (*websocket.Conn, answer, error) {
+	options.HTTPClient = h.client
+	if options.Subprotocols == nil {
+		options.Subprotocols = []string{testProtocol}
+	}
+	ws, response, err := websocket.Dial(context.Background(), "ws://pulse.test/", options) //nolint:bodyclose // the library has closed it
+	if response == nil {
+		return ws, answer{}, err
+	}
+	return ws, answer{response.StatusCode, response.Header}, err
+}
+
+type answer struct {
+	status int
+	header http.Header
 }
 
 // raw connects and hands out the bare socket after the upgrade.
@@ -114,7 +131,7 @@ func (h *house) raw() (net.Conn, *bufio.Reader, *Conn) {
 		h.t.Fatal(err)
 	}
 	r := bufio.NewReader(socket)
-	response, err := http.ReadResponse(r, nil)
+	response, err := http.ReadResponse(r, nil) //nolint:bodyclose // an upgrade has none
 	if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
 		h.t.Fatalf("upgrade: %v, %v", response, err)
 	}
@@ -211,7 +228,7 @@ func TestMessagesGoInAndOut(t *testing.T) {
 			t.Errorf("the close was not answered: %v", err)
 		}
 		var closed *Closed
-		if cause := <-h.causes; !errors.As(cause, &closed) || !closed.ByPeer || closed.Code != CloseNormal || closed.Reason != "done" {
+		if cause := <-h.causes; !errors.As(cause.err, &closed) || !closed.ByPeer || closed.Code != CloseNormal || closed.Reason != "done" {
 			t.Errorf("cause = %v, want the peer's close", cause)
 		}
 		select {
@@ -237,7 +254,7 @@ func TestFramesThatWaitTogetherLeaveTogether(t *testing.T) {
 			}
 		}
 		ws, _ := h.dial(nil)
-		defer ws.CloseNow()
+		defer func() { _ = ws.CloseNow() }()
 		write(t, ws, "go")
 		synctest.Wait() // the writer may be in its first flush, the rest waits
 		for i := range many {
@@ -276,7 +293,7 @@ func TestCloseWritesWhatIsQueuedFirst(t *testing.T) {
 			t.Errorf("closed with %v, want 1001", err)
 		}
 		var closed *Closed
-		if cause := <-h.causes; !errors.As(cause, &closed) || closed.ByPeer || closed.Code != CloseGoingAway {
+		if cause := <-h.causes; !errors.As(cause.err, &closed) || closed.ByPeer || closed.Code != CloseGoingAway {
 			t.Errorf("cause = %v", cause)
 		}
 	})
@@ -470,7 +487,7 @@ func TestASilentPeerIsCutOffAfterThirtySeconds(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		if cause := <-h.causes; !errors.Is(cause, ErrSilent) {
+		if cause := <-h.causes; !errors.Is(cause.err, ErrSilent) {
 			t.Errorf("cause = %v, want ErrSilent", cause)
 		}
 		if took := time.Since(start); took != 30*time.Second {
@@ -497,7 +514,7 @@ func TestAMessageThatTakesForEverIsCutOffThoughThePeerLives(t *testing.T) {
 			first = 0x00
 			time.Sleep(5 * time.Second)
 		}
-		if cause := <-h.causes; !errors.Is(cause, ErrSlowFrame) {
+		if cause := <-h.causes; !errors.Is(cause.err, ErrSlowFrame) {
 			t.Errorf("cause = %v, want ErrSlowFrame", cause)
 		}
 		if took := time.Since(start); took > 50*time.Second { // the next fragment finds out
@@ -520,7 +537,7 @@ func TestAReaderThatStaysFullIsCutOff(t *testing.T) {
 		if taken != 10 {
 			t.Errorf("%d frames were taken, want 10", taken)
 		}
-		if cause := <-h.causes; !errors.Is(cause, ErrQueueFull) {
+		if cause := <-h.causes; !errors.Is(cause.err, ErrQueueFull) {
 			t.Errorf("cause = %v, want ErrQueueFull", cause)
 		}
 		if took := time.Since(start); took != 5*time.Second {
@@ -538,7 +555,7 @@ func TestAReaderThatTakesNothingIsCutOffBeforeItsQueueIsFull(t *testing.T) {
 		defer socket.Close()
 		start := time.Now()
 		conn.Send([]byte("x"))
-		if cause := <-h.causes; !errors.Is(cause, ErrSlow) {
+		if cause := <-h.causes; !errors.Is(cause.err, ErrSlow) {
 			t.Errorf("cause = %v, want ErrSlow", cause)
 		}
 		if took := time.Since(start); took != 10*time.Second {
@@ -575,7 +592,7 @@ func TestAReaderThatCatchesUpStays(t *testing.T) {
 			synctest.Wait()
 		}
 		_ = ws.CloseNow()
-		if cause := <-h.causes; errors.Is(cause, ErrQueueFull) {
+		if cause := <-h.causes; errors.Is(cause.err, ErrQueueFull) {
 			t.Error(cause)
 		}
 	})
@@ -622,7 +639,7 @@ func TestPingsOfAPeerThatReadsNothingDoNotPileUp(t *testing.T) {
 			}
 			time.Sleep(100 * time.Microsecond)
 		}
-		if cause := <-h.causes; !errors.Is(cause, errHeldFull) {
+		if cause := <-h.causes; !errors.Is(cause.err, errHeldFull) {
 			t.Errorf("cause = %v after %s", cause, time.Since(start))
 		}
 	})
@@ -638,7 +655,7 @@ func TestCutEndsAConnectionThatIsStuck(t *testing.T) {
 		if !conn.Cut(enough) {
 			t.Error("Cut was not the first")
 		}
-		if cause := <-h.causes; !errors.Is(cause, enough) {
+		if cause := <-h.causes; !errors.Is(cause.err, enough) {
 			t.Errorf("cause = %v", cause)
 		}
 		if took := time.Since(start); took != 0 {
@@ -749,13 +766,11 @@ func TestUpgrades(t *testing.T) {
 
 func TestCompressionIsNotNegotiated(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, h *house) {
-		ws, response, err := websocket.Dial(context.Background(), "ws://pulse.test/", &websocket.DialOptions{
-			HTTPClient: h.client, Subprotocols: []string{testProtocol}, CompressionMode: websocket.CompressionContextTakeover,
-		})
+		ws, response, err := h.try(&websocket.DialOptions{CompressionMode: websocket.CompressionContextTakeover})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := response.Header.Get("Sec-WebSocket-Extensions"); got != "" {
+		if got := response.header.Get("Sec-WebSocket-Extensions"); got != "" {
 			t.Errorf("extensions %q", got)
 		}
 		_ = ws.CloseNow()
@@ -767,10 +782,8 @@ func TestThereIsAnEndToConnections(t *testing.T) {
 	bubble(t, Config{ConnectionsMax: 2}, func(t *testing.T, h *house) {
 		a, _ := h.dial(nil)
 		b, _ := h.dial(nil)
-		_, response, err := websocket.Dial(context.Background(), "ws://pulse.test/", &websocket.DialOptions{
-			HTTPClient: h.client, Subprotocols: []string{testProtocol},
-		})
-		if err == nil || response == nil || response.StatusCode != 503 || response.Header.Get("Retry-After") == "" {
+		_, response, err := h.try(new(websocket.DialOptions))
+		if err == nil || response.status != 503 || response.header.Get("Retry-After") == "" {
 			t.Errorf("the third connection: %v, %v; want 503", response, err)
 		}
 		_ = a.CloseNow()
@@ -840,14 +853,14 @@ func TestManyConnectionsLeaveNothingBehind(t *testing.T) {
 	cycle := func(i int) {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		ws, _, err := websocket.Dial(ctx, "ws://"+listener.Addr().String(), &websocket.DialOptions{
+		ws, _, err := websocket.Dial(ctx, "ws://"+listener.Addr().String(), &websocket.DialOptions{ //nolint:bodyclose // the library has closed it
 			HTTPClient: &http.Client{Transport: transport}, Subprotocols: []string{testProtocol},
 		})
 		if err != nil {
 			t.Errorf("dial %d: %v", i, err)
 			return
 		}
-		defer ws.CloseNow()
+		defer func() { _ = ws.CloseNow() }()
 		var reading sync.WaitGroup
 		reading.Go(func() {
 			for {

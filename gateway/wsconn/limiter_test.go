@@ -1,7 +1,6 @@
 package wsconn
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -16,6 +15,16 @@ var (
 	alice = netip.MustParseAddr("192.0.2.1")
 	bob   = netip.MustParseAddr("192.0.2.2")
 )
+
+// count is how many of n tries are granted.
+func count(n int, try func() bool) (granted int) {
+	for range n {
+		if try() {
+			granted++
+		}
+	}
+	return granted
+}
 
 func TestOneAddressDoesNotUseUpTheShareOfAnother(t *testing.T) {
 	t.Parallel()
@@ -40,8 +49,8 @@ func TestOneAddressDoesNotUseUpTheShareOfAnother(t *testing.T) {
 			t.Error("bob pays for alice")
 		}
 		time.Sleep(time.Second)
-		if !admit(alice) || !admit(alice) || admit(alice) {
-			t.Error("a second should bring two handshakes")
+		if n := count(3, func() bool { return admit(alice) }); n != 2 {
+			t.Errorf("a second brought %d handshakes, want 2", n)
 		}
 		time.Sleep(time.Hour)
 		for range 3 {
@@ -73,8 +82,8 @@ func TestFaultsUseUpTheRightToConnect(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter(Limits{FaultsPerSecond: 1, FaultBurst: 2})
-		if !l.Fault(alice) || !l.Fault(alice) || l.Fault(alice) {
-			t.Error("two faults are allowed at once")
+		if n := count(3, func() bool { return l.Fault(alice) }); n != 2 {
+			t.Errorf("%d faults are allowed at once, want 2", n)
 		}
 		if _, ok := l.Admit(alice); ok {
 			t.Error("an address with its faults used up was admitted")
@@ -144,10 +153,8 @@ func TestAnAddressOverItsLimitGets429(t *testing.T) {
 	bubble(t, Config{Limiter: NewLimiter(Limits{PendingMax: 1})}, func(t *testing.T, h *house) {
 		// The limiter's clock is read inside the bubble, like everything else.
 		ws, conn := h.dial(nil)
-		_, response, err := websocket.Dial(context.Background(), "ws://pulse.test/", &websocket.DialOptions{
-			HTTPClient: h.client, Subprotocols: []string{testProtocol},
-		})
-		if err == nil || response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" {
+		_, response, err := h.try(new(websocket.DialOptions))
+		if err == nil || response.status != http.StatusTooManyRequests || response.header.Get("Retry-After") == "" {
 			t.Errorf("the second connection: %v, %v; want 429", response, err)
 		}
 		conn.Established()
