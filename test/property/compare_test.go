@@ -533,6 +533,9 @@ func (w *world) compareEffects(s *seen) string {
 	if problem != "" {
 		return problem
 	}
+	if d := w.compareHints(s); d != "" {
+		return d
+	}
 	var want, got []string
 	for _, t := range w.model.Tasks {
 		if t.Live == nil {
@@ -569,6 +572,80 @@ func (w *world) compareEffects(s *seen) string {
 	slices.Sort(got)
 	if !slices.Equal(want, got) {
 		return fmt.Sprintf("undelivered are %v, the model has %v", got, want)
+	}
+	return ""
+}
+
+// compareHints looks at what an entry with one command has to tell sessions
+// beside new leases.
+func (w *world) compareHints(s *seen) string {
+	if len(s.step.entry.Commands) != 1 || s.out.Results[0].Code != "" || !s.quiet {
+		return ""
+	}
+	var want, got []string
+	c, r := s.step.entry.Commands[0], s.out.Results[0]
+	for _, a := range s.after.attempts.vals {
+		old := s.before.attempt(id(a.Id))
+		i, _ := s.after.instances.get("i" + string(a.NamespaceId) + string(a.InstanceId))
+		if old != nil && old.CancelRequestedAtUs == 0 && a.CancelRequestedAtUs != 0 && i.Connected && i.CancellationNotifications {
+			want = append(want, fmt.Sprintf("cancel %x at %x", a.Id, i.SessionId))
+		}
+	}
+	if b := c.GetRegisterSession(); b != nil {
+		for _, i := range s.before.instances.vals {
+			replaced := i.GatewayId == b.GatewayId && !bytes.Equal(i.GatewayIncarnation, b.GatewayIncarnation) // its connection is gone anyway
+			if i.Connected && !replaced && bytes.Equal(i.Id, b.InstanceId) && bytes.Equal(i.NamespaceId, r.GetSession().NamespaceId) {
+				want = append(want, fmt.Sprintf("close %x session_superseded", i.SessionId))
+			}
+		}
+	}
+	for _, e := range s.out.Effects {
+		d := w.m.Delivery(e)
+		switch e.Kind {
+		case fsm.EffectCancel:
+			// A reconnect is told again what is still wanted; a task may be gone
+			// at once with a retention of 0.
+			if s.before.attempt(e.AttemptID).CancelRequestedAtUs != 0 || s.after.attempt(e.AttemptID) == nil {
+				continue
+			}
+			if toID(d.GetCancel().GetAttemptId()) != e.AttemptID || d.GetCancel().RequestedAtUs != w.model.Clock {
+				return fmt.Sprintf("the delivery of %+v is %v", e, d)
+			}
+			got = append(got, fmt.Sprintf("cancel %x at %x", e.AttemptID, e.SessionID))
+		case fsm.EffectClose:
+			if d.GetClose().GetCode() != e.Code || toID(d.SessionId) != e.SessionID {
+				return fmt.Sprintf("the delivery of %+v is %v", e, d)
+			}
+			got = append(got, fmt.Sprintf("close %x %s", e.SessionID, e.Code))
+		case fsm.EffectAssign:
+			if toID(d.GetAssign().GetAttemptId()) != e.AttemptID || toID(d.SessionId) != e.SessionID {
+				return fmt.Sprintf("the delivery of %+v is %v", e, d)
+			}
+			w.told = append(w.told, e)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(want, got) {
+		return fmt.Sprintf("sessions are told %v, to tell are %v", got, want)
+	}
+	return w.compareOldHints()
+}
+
+// compareOldHints: an effect that is no longer true has no delivery.
+func (w *world) compareOldHints() string {
+	if len(w.told) > 20 {
+		w.told = w.told[len(w.told)-20:]
+	}
+	for _, e := range w.told {
+		var current bool
+		if t := w.model.Task(e.TaskID); t != nil && t.Live != nil && t.Live.ID == e.AttemptID && t.State == leased {
+			i := w.instanceOf(t)
+			current = i.Connected && i.SessionID == e.SessionID
+		}
+		if d := w.m.Delivery(e); (d != nil) != current {
+			return fmt.Sprintf("effect %+v is current: %t, its delivery is %v", e, current, d)
+		}
 	}
 	return ""
 }

@@ -51,7 +51,7 @@ var kinds = []struct {
 	{"drain", 1, genDrain},
 	{"delete queue", 1, genDeleteQueue},
 	{"put namespace", 1, genPutNamespace},
-	{"delete namespace", 1, genDeleteNamespace},
+	{"delete namespace", 2, genDeleteNamespace},
 	{"cluster", 1, genSetCluster},
 	{"compare", 1, genCompare},
 }
@@ -113,6 +113,31 @@ func contentHash(c *pb.Command) []byte {
 	}
 	sum := sha256.Sum256(b)
 	return sum[:]
+}
+
+// commands makes those of one entry: mostly one or a few of any kind, now and
+// then many of one kind on one attempt, more than are remembered.
+func (w *world) commands(r *rand.Rand) (out []*pb.Command) {
+	if oneIn(r, 50) {
+		make := pick(r, genRenew, genFinish)
+		first := make(w, r)
+		if op, is := operationOf(first); is {
+			for range pick(r, 3, 17, 20) {
+				c := proto.CloneOf(first)
+				c.Id = newMessageID(r)
+				if op.finish != nil && !oneIn(r, 3) {
+					c.Id[0], c.Id[1] = 0xff, byte(len(out)) // some come again in later storms
+				}
+				complete(c)
+				out = append(out, c)
+			}
+			return out
+		}
+	}
+	for range pick(r, 0, 1, 1, 1, 1, 1, 2, 3, 4, 8) {
+		out = append(out, w.command(kindTable[r.IntN(len(kindTable))], r.Uint64()))
+	}
+	return out
 }
 
 // instant is the time of the next entry.
@@ -179,10 +204,12 @@ func (w *world) prelude(seed uint64) []step {
 			entry: &pb.Entry{Format: 1, Term: 1, TimeUs: startUs + int64(w.preludeIndex), Commands: commands}}
 	}
 	return []step{
-		entry(&pb.Command{Body: &pb.Command_OpenTerm{OpenTerm: &pb.OpenTerm{NodeId: "a", ClusterId: []byte("cluster-of-tests")}}}),
+		entry(&pb.Command{Body: &pb.Command_OpenTerm{OpenTerm: &pb.OpenTerm{NodeId: "a", ClusterId: []byte("cluster-of-tests")}}},
+			&pb.Command{Body: &pb.Command_PutNamespace{PutNamespace: &pb.PutNamespace{Name: "other"}}}),
 		entry(
 			&pb.Command{Namespace: "default", Body: &pb.Command_PutQueue{PutQueue: &pb.PutQueue{Name: "q1", Settings: genSettings(r)}}},
 			&pb.Command{Namespace: "default", Body: &pb.Command_PutQueue{PutQueue: &pb.PutQueue{Name: "default", Settings: genSettings(r)}}},
+			&pb.Command{Namespace: "other", Body: &pb.Command_PutQueue{PutQueue: &pb.PutQueue{Name: "default", Settings: genSettings(r)}}},
 			&pb.Command{Body: &pb.Command_ReportGateway{ReportGateway: &pb.ReportGateway{GatewayId: "g1", Incarnation: incarnation("g1", 1)}}},
 		),
 	}
@@ -281,6 +308,9 @@ func genPause(w *world, r *rand.Rand) *pb.Command {
 func genDeleteQueue(w *world, r *rand.Rand) *pb.Command {
 	c := keyed(r, in(r, namespaces(w, r)))
 	b := &pb.DeleteQueue{Name: pick(r, "q2", "q2", "q1", "default")}
+	if q := anyQueue(w, r); q != nil && oneIn(r, 2) {
+		c, b.Name = keyed(r, in(r, q.Namespace)), q.Name
+	}
 	if oneIn(r, 4) {
 		b.ExpectedRevision = uint64(r.IntN(4))
 	}
@@ -293,7 +323,7 @@ func genPutNamespace(_ *world, r *rand.Rand) *pb.Command {
 }
 
 func genDeleteNamespace(_ *world, r *rand.Rand) *pb.Command {
-	return &pb.Command{Body: &pb.Command_DeleteNamespace{DeleteNamespace: &pb.DeleteNamespace{Name: pick(r, "other", "third", "default", "nowhere")}}}
+	return &pb.Command{Body: &pb.Command_DeleteNamespace{DeleteNamespace: &pb.DeleteNamespace{Name: pick(r, "other", "other", "third", "default", "nowhere")}}}
 }
 
 func genSetCluster(_ *world, r *rand.Rand) *pb.Command {

@@ -127,10 +127,9 @@ func (w *world) generate(seed uint64) step {
 		e.Commands = append(e.Commands, &pb.Command{Id: newMessageID(r), Caller: &pb.Caller{Principal: "node/a"},
 			Body: &pb.Command_OpenTerm{OpenTerm: &pb.OpenTerm{NodeId: "a", ClusterId: []byte("cluster-of-tests")}}})
 	}
-	for range pick(r, 0, 1, 1, 1, 1, 1, 2, 3, 4, 8) {
-		c := w.command(kindTable[r.IntN(len(kindTable))], r.Uint64())
+	e.Commands = append(e.Commands, w.commands(r)...)
+	for _, c := range e.Commands {
 		w.noteSent(c)
-		e.Commands = append(e.Commands, c)
 	}
 	// Some indexes of a log never reach a machine.
 	return step{kind: stepApply, index: w.index + 1 + uint64(pick(r, 0, 0, 0, 0, 0, 0, 0, 2)), term: log, entry: e}

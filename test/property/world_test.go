@@ -46,6 +46,8 @@ type world struct {
 	entries      int
 	preludeIndex uint64
 
+	told []fsm.Effect // assignments, the last ones
+
 	// what the generators remember
 	sent         []*pb.Command
 	pastSessions []*pb.SessionEntry
@@ -298,6 +300,9 @@ func (w *world) checkTwin(s *seen) *violation {
 	w.twin.Apply(s.step.index, s.step.term, data)
 	if a, b := stateHash(w.m), stateHash(w.twin); !bytes.Equal(a, b) {
 		return violated("C1", "state hash %x, a twin with the same log has %x", a, b)
+	}
+	if m := w.m.LatestMark(); m != 0 && w.twin.LatestMark() == m && !bytes.Equal(w.m.HashAt(m), w.twin.HashAt(m)) {
+		return violated("C1", "twins remember other state hashes at %d", m)
 	}
 	if w.entries%32 != 0 {
 		return nil
