@@ -1,8 +1,6 @@
 package node
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"strconv"
 	"sync/atomic"
@@ -18,7 +16,6 @@ import (
 	"pulse/gateway/wsconn"
 	pb "pulse/proto/pulse/v1"
 	"pulse/rpc"
-	"pulse/schema"
 )
 
 // queuesShown bounds the queues with series of their own; what others hold is
@@ -28,19 +25,15 @@ const queuesShown = 1000
 // meters is everything that is counted where it happens. What a part counts
 // itself is read from it when somebody asks (see collector).
 type meters struct {
-	entries       prometheus.Counter
-	entryCommands prometheus.Histogram
-	commands      *prometheus.CounterVec
-	events        prometheus.Counter
-	effects       *prometheus.CounterVec
-	commit        *prometheus.HistogramVec
-	requests      *prometheus.CounterVec
-	requestTime   *prometheus.HistogramVec
+	commands    *prometheus.CounterVec
+	events      prometheus.Counter
+	effects     *prometheus.CounterVec
+	requests    *prometheus.CounterVec
+	requestTime *prometheus.HistogramVec
 
 	// The labels of what apply counts are looked up once.
-	accepted, refused               prometheus.Counter
-	assigned, cancelled, closed     prometheus.Counter
-	commitDone, commitNot, commitUn prometheus.Observer
+	accepted, refused           prometheus.Counter
+	assigned, cancelled, closed prometheus.Counter
 }
 
 // latencyBuckets reach from a fast disk's sync to a caller's deadline.
@@ -48,30 +41,21 @@ var latencyBuckets = []float64{.0005, .001, .002, .004, .008, .016, .032, .064, 
 
 func newMeters(reg prometheus.Registerer) *meters {
 	m := &meters{
-		entries: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "pulse_entries_applied_total", Help: "Log entries applied by this node."}),
-		entryCommands: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "pulse_entry_commands", Help: "Commands in one log entry; 0 is an entry that only lets time pass.",
-			Buckets: []float64{0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512}}),
 		commands: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pulse_commands_applied_total", Help: "Commands applied by this node, by result: accepted or refused."}, []string{"result"}),
 		events: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "pulse_events_total", Help: "Changes of tasks, queues, namespaces and workers applied by this node."}),
 		effects: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pulse_effects_total", Help: "What apply wanted said to workers, by kind: assign, cancel or close."}, []string{"kind"}),
-		commit: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "pulse_commit_seconds", Help: "Time from proposing commands to their results, by outcome: applied, nothing (nothing happened) or unknown.",
-			Buckets: latencyBuckets}, []string{"outcome"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pulse_http_requests_total", Help: "HTTP requests answered, by method, route and status."}, []string{"method", "route", "status"}),
 		requestTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "pulse_http_request_seconds", Help: "Time to answer an HTTP request, by route; a watch or a long poll takes as long as it waits.",
 			Buckets: latencyBuckets}, []string{"route"}),
 	}
-	reg.MustRegister(m.entries, m.entryCommands, m.commands, m.events, m.effects, m.commit, m.requests, m.requestTime)
+	reg.MustRegister(m.commands, m.events, m.effects, m.requests, m.requestTime)
 	m.accepted, m.refused = m.commands.WithLabelValues("accepted"), m.commands.WithLabelValues("refused")
 	m.assigned, m.cancelled, m.closed = m.effects.WithLabelValues("assign"), m.effects.WithLabelValues("cancel"), m.effects.WithLabelValues("close")
-	m.commitDone, m.commitNot, m.commitUn = m.commit.WithLabelValues("applied"), m.commit.WithLabelValues("nothing"), m.commit.WithLabelValues("unknown")
 	return m
 }
 
@@ -80,8 +64,6 @@ func (m *meters) applied(o fsm.Outcome) {
 	if o.Skipped {
 		return
 	}
-	m.entries.Inc()
-	m.entryCommands.Observe(float64(len(o.Results)))
 	m.events.Add(float64(len(o.Events)))
 	refused := 0
 	for _, r := range o.Results {
@@ -103,28 +85,6 @@ func (m *meters) applied(o fsm.Outcome) {
 	}
 }
 
-// timed measures what goes through it to the leader.
-type timed struct {
-	rpc.Leader
-	meters *meters
-}
-
-func (t timed) Propose(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, error) {
-	began := time.Now()
-	results, err := t.Leader.Propose(ctx, cmds)
-	took := time.Since(began).Seconds()
-	var refusal *schema.Error
-	switch {
-	case err == nil:
-		t.meters.commitDone.Observe(took)
-	case errors.As(err, &refusal) && refusal.Code != schema.ResultUnknown:
-		t.meters.commitNot.Observe(took)
-	default:
-		t.meters.commitUn.Observe(took)
-	}
-	return results, err
-}
-
 // request counts an answered HTTP request. route is a pattern, so that there
 // are only as many series as routes.
 func (m *meters) request(method, route string, status int, took time.Duration) {
@@ -142,6 +102,7 @@ type parts struct {
 	stats   func() *pb.Stats
 	status  func() cluster.Status
 	courier func() duty.Stats
+	raft    *cluster.Counters
 	hub     *session.Counters
 	conns   *wsconn.Counters
 	feed    *rpc.Feed
@@ -161,10 +122,17 @@ type snapshot struct {
 	courier duty.Stats
 }
 
+// timing is a histogram that a part keeps itself.
+type timing struct {
+	desc *prometheus.Desc
+	from *cluster.Histogram
+}
+
 // collector turns the plain counters of the parts into metrics.
 type collector struct {
 	parts    parts
 	readings []reading
+	timings  []timing
 	queues   map[string]*prometheus.Desc
 }
 
@@ -178,6 +146,10 @@ func counter(name, help string, get func(*snapshot) float64) reading {
 
 func loaded(name, help string, c *atomic.Uint64) reading {
 	return counter(name, help, func(*snapshot) float64 { return float64(c.Load()) })
+}
+
+func histogram(name, help string, from *cluster.Histogram) timing {
+	return timing{prometheus.NewDesc(name, help, nil, nil), from}
 }
 
 func yes(b bool) float64 {
@@ -215,6 +187,22 @@ func newCollector(p parts) *collector {
 		gauge("pulse_disk_free_bytes", "Room left on the data directory's disk.", func(s *snapshot) float64 { return float64(s.status.DiskFree) }),
 		gauge("pulse_disk_low", "1 while submissions are refused for want of room.", func(s *snapshot) float64 { return yes(s.status.DiskLow) }),
 
+		loaded("pulse_entries_applied_total", "Log entries applied by this node.", &p.raft.EntriesApplied),
+		loaded("pulse_entries_proposed_total", "Log entries proposed by this node.", &p.raft.Entries),
+		loaded("pulse_entries_empty_total", "Of the entries proposed, those that only let time pass.", &p.raft.EmptyEntries),
+		loaded("pulse_commands_proposed_total", "Commands proposed by this node.", &p.raft.Commands),
+		loaded("pulse_command_bytes_proposed_total", "Bytes of the commands proposed by this node.", &p.raft.CommandBytes),
+		loaded("pulse_commands_overload_total", "Commands refused because too many were waiting for the log.", &p.raft.QueueRefused),
+		loaded("pulse_commands_disk_low_total", "Submissions refused for want of room on the disk.", &p.raft.DiskRefused),
+		loaded("pulse_commands_unknown_total", "Commands whose outcome was not learned.", &p.raft.Unknown),
+		loaded("pulse_offices_total", "Terms opened by this node as leader.", &p.raft.Offices),
+		loaded("pulse_duty_restarts_total", "Leader duties that ended by themselves and were started again.", &p.raft.DutyRestarts),
+		loaded("pulse_reads_linearizable_total", "Reads answered after leadership was verified.", &p.raft.ReadsVerified),
+		loaded("pulse_reads_stale_total", "Reads answered from this node's state as it was.", &p.raft.ReadsStale),
+		loaded("pulse_snapshots_total", "Snapshots taken.", &p.raft.Snapshots),
+		loaded("pulse_snapshots_sent_total", "Snapshots streamed to a follower or into a backup.", &p.raft.SnapshotsStream),
+		loaded("pulse_restores_total", "Times the whole state was replaced by a snapshot.", &p.raft.Restores),
+
 		counter("pulse_deliveries_carried_total", "Deliveries handed to gateways, repeats included.", func(s *snapshot) float64 { return float64(s.courier.Carried) }),
 		counter("pulse_deliveries_repeated_total", "Deliveries handed over again because no start or end was seen.", func(s *snapshot) float64 { return float64(s.courier.Repeated) }),
 		counter("pulse_deliveries_failed_total", "Deliveries whose gateway was not reached; they are repeated.", func(s *snapshot) float64 { return float64(s.courier.Failed) }),
@@ -243,6 +231,14 @@ func newCollector(p parts) *collector {
 
 		gauge("pulse_watchers", "Watches and long polls waiting for a change.", func(*snapshot) float64 { return float64(p.feed.Watchers()) }),
 	}
+	c.timings = []timing{
+		histogram("pulse_entry_commands", "Commands in one proposed log entry.", &p.raft.BatchCommands),
+		histogram("pulse_commit_seconds", "Time from handing an entry to the log to its applied results.", &p.raft.Commit),
+		histogram("pulse_apply_seconds", "Time to apply one log entry.", &p.raft.Apply),
+		histogram("pulse_log_write_seconds", "Time to append to the log, synced.", &p.raft.LogWrite),
+		histogram("pulse_stable_write_seconds", "Time to write a vote or a term, synced.", &p.raft.StableWrite),
+		histogram("pulse_snapshot_seconds", "Time a snapshot held up the applying of entries.", &p.raft.SnapshotTime),
+	}
 	return c
 }
 
@@ -254,6 +250,9 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, r := range c.readings {
 		out <- r.desc
 	}
+	for _, t := range c.timings {
+		out <- t.desc
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -261,6 +260,10 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	s := &snapshot{stats: c.parts.stats(), status: c.parts.status(), courier: c.parts.courier()}
 	for _, r := range c.readings {
 		out <- prometheus.MustNewConstMetric(r.desc, r.kind, r.get(s))
+	}
+	for _, t := range c.timings {
+		count, sum, buckets := t.from.Read()
+		out <- prometheus.MustNewConstHistogram(t.desc, count, sum, buckets)
 	}
 	c.collectQueues(s.stats.GetQueues(), out)
 }

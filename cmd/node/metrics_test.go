@@ -1,8 +1,6 @@
 package node
 
 import (
-	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -22,7 +20,6 @@ import (
 	"pulse/gateway/wsconn"
 	pb "pulse/proto/pulse/v1"
 	"pulse/rpc"
-	"pulse/schema"
 )
 
 var update = flag.Bool("update", false, "write golden files anew")
@@ -38,11 +35,11 @@ func testParts(queues int) parts {
 		stats:   func() *pb.Stats { return stats },
 		status:  func() cluster.Status { return cluster.Status{State: "leader", Term: 7, Ready: true} },
 		courier: func() duty.Stats { return duty.Stats{Carried: 11} },
-		hub:     &session.Counters{}, conns: &wsconn.Counters{}, feed: rpc.NewFeed(),
+		raft:    &cluster.Counters{}, hub: &session.Counters{}, conns: &wsconn.Counters{}, feed: rpc.NewFeed(),
 	}
 }
 
-func gather(t *testing.T, p parts) (map[string]*dto.MetricFamily, *meters) {
+func gather(t *testing.T, p parts) map[string]*dto.MetricFamily {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	m := newMeters(reg)
@@ -63,7 +60,7 @@ func gather(t *testing.T, p parts) (map[string]*dto.MetricFamily, *meters) {
 	for _, f := range families {
 		byName[f.GetName()] = f
 	}
-	return byName, m
+	return byName
 }
 
 func value(t *testing.T, f *dto.MetricFamily, labels ...string) float64 {
@@ -83,14 +80,16 @@ func value(t *testing.T, f *dto.MetricFamily, labels ...string) float64 {
 
 func TestMetricsShowWhatHappened(t *testing.T) {
 	t.Parallel()
-	m, _ := gather(t, testParts(2))
+	p := testParts(2)
+	p.raft.EntriesApplied.Add(5)
+	m := gather(t, p)
 	for _, c := range []struct {
 		name   string
 		labels []string
 		want   float64
 	}{
-		{"pulse_entries_applied_total", nil, 1},
-		{"pulse_entry_commands", nil, 1},
+		{"pulse_entries_applied_total", nil, 5},
+		{"pulse_commit_seconds", nil, 0},
 		{"pulse_commands_applied_total", []string{"accepted"}, 2},
 		{"pulse_commands_applied_total", []string{"refused"}, 1},
 		{"pulse_events_total", nil, 2},
@@ -115,7 +114,7 @@ func TestMetricsShowWhatHappened(t *testing.T) {
 
 func TestQueuesBeyondTheBoundAreAddedUp(t *testing.T) {
 	t.Parallel()
-	m, _ := gather(t, testParts(queuesShown+5))
+	m := gather(t, testParts(queuesShown+5))
 	f := m["pulse_queue_active"]
 	if n := len(f.GetMetric()); n != queuesShown+1 {
 		t.Errorf("%d series", n)
@@ -125,39 +124,10 @@ func TestQueuesBeyondTheBoundAreAddedUp(t *testing.T) {
 	}
 }
 
-type scriptedLeader struct{ err error }
-
-func (l scriptedLeader) Propose(context.Context, []*pb.Command) ([]*pb.Result, error) {
-	return nil, l.err
-}
-func (l scriptedLeader) Query(context.Context, *pb.Query) (*pb.Answer, error) { return nil, l.err }
-
-func TestCommitTimesAreToldApartByOutcome(t *testing.T) {
-	t.Parallel()
-	reg := prometheus.NewRegistry()
-	m := newMeters(reg)
-	for _, err := range []error{nil, &schema.Error{Code: schema.NotLeader}, &schema.Error{Code: schema.ResultUnknown}, errors.New("odd")} {
-		_, _ = timed{scriptedLeader{err}, m}.Propose(context.Background(), nil)
-	}
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == "pulse_commit_seconds" {
-			if value(t, f, "applied") != 1 || value(t, f, "nothing") != 1 || value(t, f, "unknown") != 2 {
-				t.Errorf("counted %v", f)
-			}
-			return
-		}
-	}
-	t.Error("pulse_commit_seconds is missing")
-}
-
 // The page that names the metrics is made from them, so that it stays true.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
-	byName, _ := gather(t, testParts(1))
+	byName := gather(t, testParts(1))
 	var page strings.Builder
 	page.WriteString("# Metrics\n\nWhat `/metrics` serves beside the Go runtime's and the process's own. Names are stable: one that changes is in the\nchangelog. This page is written by `go test ./cmd/node -run Documented -update`.\n\n| name | type | labels | meaning |\n|---|---|---|---|\n")
 	for _, f := range sortedFamilies(byName) {
