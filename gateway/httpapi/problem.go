@@ -100,9 +100,9 @@ func title(code schema.Code) string {
 	return strings.ToUpper(words[:1]) + words[1:]
 }
 
-// Problem answers a request with an error, for what stands in front of the
+// WriteProblem answers a request with an error, for what stands in front of the
 // Handler: the same form, outside /v1.
-func Problem(w http.ResponseWriter, status int, refusal *schema.Error) {
+func WriteProblem(w http.ResponseWriter, status int, refusal *schema.Error) {
 	body := appendProblem(nil, status, refusal)
 	header := w.Header()
 	header.Set("Content-Type", mediaProblem)

@@ -140,7 +140,7 @@ const (
 
 const (
 	cursorVersion  = 1
-	cursorBytesMax = 512
+	cursorBytesMax = 2048 // a key may have 191 characters of four bytes
 )
 
 func newCursor(kind byte, filter string, place []byte) string {

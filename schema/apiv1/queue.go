@@ -148,4 +148,3 @@ func TargetContent(operation, target string, expectedRevision uint64) Content {
 	c.optRevision(expectedRevision)
 	return c.sum()
 }
-

@@ -1,0 +1,211 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	pb "pulse/proto/pulse/v1"
+	"pulse/schema"
+)
+
+// getCluster is GET /v1/cluster. It reads what this node has applied, so that it
+// answers when there is no leader, which is when it is asked for most.
+func getCluster(e *exchange) error {
+	if e.h.opt.Cluster == nil {
+		return schema.Errorf(schema.Unavailable, "this process knows nothing of its cluster")
+	}
+	query := &pb.Query{Body: &pb.Query_GetStats{GetStats: &pb.GetStats{}}}
+	e.freshness(query)
+	if err := e.query.err(); err != nil {
+		return err
+	}
+	if _, given := e.query.values["consistency"]; !given {
+		query.Consistency = pb.Consistency_CONSISTENCY_STALE
+	}
+	out := ClusterStatus{}
+	answer, err := e.ask(query)
+	switch {
+	case err == nil:
+		e.freshnessHeaders(answer, query.Consistency)
+		out.State = stateStatus(answer)
+	case query.Consistency != pb.Consistency_CONSISTENCY_STALE:
+		return err
+	}
+	ctx, cancel := context.WithTimeout(e.r.Context(), e.h.opt.CallTimeout)
+	defer cancel()
+	out.Node = e.h.opt.Cluster.Status(ctx)
+	if out.Node.Servers == nil {
+		out.Node.Servers = []ServerStatus{}
+	}
+	body, err := json.Marshal(out)
+	if err != nil {
+		return fmt.Errorf("status cannot be encoded: %w", err)
+	}
+	return e.answer(http.StatusOK, body)
+}
+
+func stateStatus(answer *pb.Answer) *StateStatus {
+	s := answer.GetStats()
+	out := &StateStatus{
+		Index: Number(answer.GetIndex()), Term: Number(answer.GetTerm()), Clock: Time(answer.GetClockUs()),
+		ClusterID: fmt.Sprintf("%x", s.GetClusterId()), StateHash: fmt.Sprintf("%x", s.GetStateHash()),
+		FenceBase: Number(s.GetFenceBase()), Openings: Number(s.GetOpenings()),
+		SessionsConnected: Number(s.GetSessionsConnected()), AttemptsLeased: Number(s.GetAttemptsLeased()),
+		AttemptsRunning: Number(s.GetAttemptsRunning()), KeysHeld: Number(s.GetKeysHeld()),
+		TimersNear: Number(s.GetTimersNear()), Gateways: []GatewayStatus{},
+	}
+	for _, q := range s.GetQueues() {
+		out.TasksWaiting += Number(q.GetWaiting())
+		out.TasksInReview += Number(q.GetNeedsReview())
+	}
+	for _, g := range s.GetGateways() {
+		out.Gateways = append(out.Gateways, GatewayStatus{ID: g.GetId(), LiveUntil: Time(g.GetLiveUntilUs()), StartedAt: Time(g.GetStartedAtUs())})
+	}
+	return out
+}
+
+// backup is GET /v1/cluster/backup: the whole state as one checked stream. A
+// backup that fails on the way ends its connection, so that nobody takes what
+// has arrived for the whole.
+func backup(e *exchange) error {
+	if e.h.opt.Cluster == nil {
+		return schema.Errorf(schema.Unavailable, "this process has no state to back up")
+	}
+	if e.h.backups.Add(1) > int64(e.h.opt.BackupsMax) {
+		e.h.backups.Add(-1)
+		return schema.Errorf(schema.Unavailable, "another backup is being made")
+	}
+	defer e.h.backups.Add(-1)
+	out := &backupWriter{exchange: e}
+	if err := e.h.opt.Cluster.Backup(e.r.Context(), out); err != nil {
+		if out.begun {
+			e.h.opt.Logger.Warn("backup broken off", "error", err)
+		}
+		return err
+	}
+	out.begin() // an empty stream is an answer too
+	return nil
+}
+
+// backupWriter sends the headers with the first bytes, because an error before
+// them can still be answered.
+type backupWriter struct {
+	*exchange
+	begun bool
+}
+
+var _ io.Writer = (*backupWriter)(nil)
+
+func (b *backupWriter) begin() {
+	if b.begun {
+		return
+	}
+	b.begun = true
+	header := b.w.Header()
+	header.Set("Content-Type", "application/octet-stream")
+	header.Set("Content-Disposition", `attachment; filename="pulse.backup"`)
+	b.commonHeaders(header)
+	b.status = http.StatusOK
+	b.w.WriteHeader(http.StatusOK)
+}
+
+func (b *backupWriter) Write(p []byte) (int, error) {
+	b.writeWithin(b.h.opt.WriteWithin)
+	b.begin()
+	return b.w.Write(p)
+}
+
+// healthz is GET /healthz: the process answers.
+func healthz(e *exchange) error {
+	return e.answer(http.StatusOK, []byte(`{"status":"ok"}`))
+}
+
+// readyz is GET /readyz: whether this node can serve, or why not.
+func readyz(e *exchange) error {
+	ready, reasons := true, []string(nil)
+	if e.h.opt.Cluster != nil {
+		ctx, cancel := context.WithTimeout(e.r.Context(), e.h.opt.CallTimeout)
+		defer cancel()
+		ready, reasons = e.h.opt.Cluster.Ready(ctx)
+	}
+	if e.h.isDraining() {
+		ready, reasons = false, append(reasons, "the process is shutting down")
+	}
+	out, status := Readiness{Status: "ready", Reasons: reasons}, http.StatusOK
+	if !ready {
+		out.Status, status = "not_ready", http.StatusServiceUnavailable
+		e.w.Header().Set("Retry-After", retryAfter)
+	}
+	body, err := json.Marshal(out)
+	if err != nil {
+		return fmt.Errorf("readiness cannot be encoded: %w", err)
+	}
+	return e.answer(status, body)
+}
+
+// metrics is GET /metrics.
+func metrics(e *exchange) error {
+	return e.pass(e.h.opt.Metrics)
+}
+
+// pass hands the request to another handler.
+func (e *exchange) pass(to http.Handler) error {
+	if to == nil {
+		return schema.Errorf(schema.NotFound, "this process does not serve it")
+	}
+	e.commonHeaders(e.w.Header())
+	e.writeWithin(e.h.opt.WriteWithin)
+	w := &statusWriter{ResponseWriter: e.w, exchange: e}
+	to.ServeHTTP(w, e.r)
+	if e.status == 0 {
+		e.status = http.StatusOK
+	}
+	return nil
+}
+
+// statusWriter notes the status another handler answers with.
+type statusWriter struct {
+	http.ResponseWriter
+	exchange *exchange
+}
+
+func (s *statusWriter) WriteHeader(status int) {
+	s.exchange.status = status
+	s.ResponseWriter.WriteHeader(status)
+}
+
+func (s *statusWriter) Write(p []byte) (int, error) {
+	if s.exchange.status == 0 {
+		s.exchange.status = http.StatusOK
+	}
+	return s.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (s *statusWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// openAPI is GET /openapi.json.
+func openAPI(e *exchange) error { return e.answer(http.StatusOK, e.h.spec.json) }
+
+// docs is GET /docs.
+func docs(e *exchange) error {
+	header := e.w.Header()
+	header.Set("Content-Security-Policy", pagePolicy)
+	header.Set("Referrer-Policy", "no-referrer")
+	e.write(http.StatusOK, "text/html; charset=utf-8", e.h.spec.page)
+	return nil
+}
+
+// home is GET /: for people, the documentation.
+func home(e *exchange) error {
+	if !strings.Contains(e.r.Header.Get("Accept"), "text/html") {
+		return e.answer(http.StatusOK, []byte(`{"name":"pulse","docs":"/docs","openapi":"/openapi.json"}`))
+	}
+	e.w.Header().Set("Location", "/docs")
+	e.write(http.StatusFound, "text/plain; charset=utf-8", nil)
+	return nil
+}
