@@ -3,6 +3,7 @@ package property
 import (
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -19,7 +20,7 @@ import (
 )
 
 const (
-	defaultSeconds = 25
+	defaultSeconds = 40
 	entriesMean    = 300 // entries of one history
 )
 
@@ -52,6 +53,14 @@ func budget() time.Duration {
 	return defaultSeconds * time.Second
 }
 
+// entriesMax bounds a run by its entries too; the test of mutants sets it.
+func entriesMax() int64 {
+	if n, err := strconv.ParseInt(os.Getenv(entriesEnv), 10, 64); err == nil {
+		return n
+	}
+	return math.MaxInt64
+}
+
 // TestMachine drives machines through random histories until its time is over
 // and checks everything after every entry.
 func TestMachine(t *testing.T) {
@@ -61,7 +70,7 @@ func TestMachine(t *testing.T) {
 	for n := range runtime.GOMAXPROCS(0) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
-			for first := true; first || time.Now().Before(end); first = false {
+			for first := true; first || time.Now().Before(end) && entries.Load() < entriesMax(); first = false {
 				check(t, &entries)
 			}
 		})
@@ -212,6 +221,10 @@ type failedHistory struct {
 // report cuts a failed history down and shows how to keep it.
 func report(t *testing.T, f *failedHistory) {
 	t.Helper()
+	if os.Getenv(entriesEnv) != "" {
+		t.Errorf("%s%s\n%s", foundMark, f.violation.name, f.violation.detail)
+		return
+	}
 	steps := shrink(f.steps, f.violation.name, shrinkTime)
 	v, _, err := replay(steps, true)
 	if err != nil || v == nil || v.name != f.violation.name {

@@ -27,6 +27,7 @@ func violated(name, format string, args ...any) *violation {
 
 // world is one machine with everything it is held against.
 type world struct {
+	bare  bool // without the model
 	root  string
 	dirs  int
 	dir   string // of the machine
@@ -45,6 +46,7 @@ type world struct {
 	index, term  uint64
 	entries      int
 	preludeIndex uint64
+	ids          int
 
 	told []fsm.Effect // assignments, the last ones
 
@@ -90,6 +92,13 @@ func (w *world) open(dir string) (*fsm.Machine, string, error) {
 	return m, dir, err
 }
 
+// nextID is a message id that no other has.
+func (w *world) nextID() []byte {
+	w.ids++
+	x := nameOf("message", w.ids)
+	return x[:]
+}
+
 func (w *world) close() {
 	for _, m := range []*fsm.Machine{w.m, w.twin} {
 		if m != nil {
@@ -121,6 +130,7 @@ func (w *world) do(s step) (v *violation) {
 // seen is what one entry did: what the invariants look at.
 type seen struct {
 	step    step
+	hash    []byte // state hash after it
 	before  *rows
 	after   *rows
 	out     fsm.Outcome
@@ -146,11 +156,19 @@ func (w *world) apply(s step) *violation {
 	if err != nil {
 		return violated("rows", "%v", err)
 	}
-	got := seen{step: s, before: w.rows, after: after, out: out, quiet: quiet, pending: w.m.Pending()}
+	got := seen{step: s, hash: stateHash(w.m), before: w.rows, after: after, out: out, quiet: quiet, pending: w.m.Pending()}
 	w.rows = after
 
 	if len(w.model.Openings) == 0 && len(after.queues.vals) > 0 {
 		w.model.DefaultQueue = model.SettingsOf(after.queues.vals[0].Settings)
+	}
+	if w.bare {
+		got.quiet = false // only the model knows
+		if v := w.checkInvariants(&got); v != nil {
+			return v
+		}
+		w.memory.update(&got)
+		return w.checkTwin(&got)
 	}
 	got.model = w.model.Apply(s.index, s.term, s.entry)
 	if v := w.bind(&got); v != nil {
@@ -165,6 +183,11 @@ func (w *world) apply(s step) *violation {
 			return v
 		}
 	}
+	if w.entries%8 == 1 { // a log is applied again from the last snapshot after a restart
+		if again := w.m.Apply(s.index, s.term, data); !again.Skipped || !bytes.Equal(stateHash(w.m), got.hash) {
+			return violated("C6 applied once", "entry %d was applied twice", s.index)
+		}
+	}
 	if w.entries%8 == 0 && len(w.model.Namespaces) > 0 {
 		if d := w.compareQueries(&got); d != "" {
 			return &violation{"queries", d}
@@ -176,7 +199,7 @@ func (w *world) apply(s step) *violation {
 		}
 	}
 	w.memory.update(&got)
-	w.hashes = append(w.hashes, fmt.Sprintf("%x", stateHash(w.m)))
+	w.hashes = append(w.hashes, fmt.Sprintf("%x", got.hash))
 	return nil
 }
 
