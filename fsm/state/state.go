@@ -131,7 +131,7 @@ func load(db *pebble.DB) (*State, error) {
 	if err := s.timers.extend(db, s.meta.ClockUs); err != nil {
 		return nil, err
 	}
-	for _, q := range s.queues {
+	for _, q := range s.queues { // order-free: a set
 		s.touch(q)
 	}
 	return s, nil

@@ -55,9 +55,13 @@ func TestNothingPrintsPastItsWriter(t *testing.T) {
 				t.Errorf("%s uses os.%s; that belongs to cmd", s.at(sel), sel.Sel.Name)
 			}
 		})
-		if imported(s.file, "log") != "" {
-			t.Errorf("%s imports log; a logger comes by the constructor and is slog", s.name)
-		}
+		// log.Logger is a type some libraries ask for; its functions write to
+		// wherever the process happens to.
+		selectors(s.file, imported(s.file, "log"), func(sel *ast.SelectorExpr) {
+			if sel.Sel.Name != "Logger" && sel.Sel.Name != "New" {
+				t.Errorf("%s uses log.%s; a logger comes by the constructor and is slog", s.at(sel), sel.Sel.Name)
+			}
+		})
 		ast.Inspect(s.file, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok {
 				if id, ok := call.Fun.(*ast.Ident); ok && (id.Name == "println" || id.Name == "print") {
@@ -77,7 +81,7 @@ func TestNoTestSleepsToBeRight(t *testing.T) {
 			continue
 		}
 		selectors(s.file, imported(s.file, "time"), func(sel *ast.SelectorExpr) {
-			if sel.Sel.Name == "Sleep" {
+			if sel.Sel.Name == "Sleep" && !says(s, sel, "//nolint:forbidigo // ") {
 				t.Errorf("%s sleeps; wait for a condition with a deadline, or use a synctest bubble", s.at(sel))
 			}
 		})
