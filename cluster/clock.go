@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// slewPart bounds how far the leader's clock is moved towards the wall clock:
-// 50 ms a minute, which no lease notices.
+// The leader's clock is moved towards the wall clock by at most 50 ms a minute,
+// which no lease notices: one nanosecond in slewPart.
 const (
-	slewNanos = int64(50 * time.Millisecond)
-	slewPer   = int64(time.Minute)
+	slewPart = int64(time.Minute / (50 * time.Millisecond))
+	// slewMost bounds one step: a process that stood still does not jump.
+	slewMost = int64(50 * time.Millisecond)
 )
 
 // leaderClock makes the times that entries carry.
@@ -96,13 +97,11 @@ func (c *leaderClock) read() int64 {
 	c.readAt = mono
 	c.time += passed
 	// Readings may be a microsecond apart: what is too short to slew by a
-	// nanosecond is kept for the next one. Never more than a minute of it: a
-	// process that stood still does not jump.
-	c.credit = min(c.credit+passed, slewPer)
-	most := slewNanos * c.credit / slewPer
-	if most > 0 {
+	// nanosecond is kept for the next one.
+	c.credit += passed
+	if most := min(c.credit/slewPart, slewMost); most > 0 {
 		c.time += min(max(c.wall().UnixNano()-c.time, -most), most)
-		c.credit = 0
+		c.credit %= slewPart
 	}
 	c.time = max(c.time, c.cluster)
 	return c.time

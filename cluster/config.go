@@ -100,6 +100,9 @@ type Config struct {
 	SnapshotEntries  uint64
 	SnapshotInterval time.Duration
 	TrailingEntries  uint64
+
+	// leads gives raft's reports of leadership; tests put their own between.
+	leads func(*raft.Raft) <-chan bool
 }
 
 // Defaults of Config.
@@ -177,6 +180,9 @@ func (c Config) withDefaults() Config {
 	def(&c.TrailingEntries, DefaultTrailingEntries)
 	if c.Wall == nil {
 		c.Wall = time.Now
+	}
+	if c.leads == nil {
+		c.leads = (*raft.Raft).LeaderCh
 	}
 	if c.OnApply == nil {
 		c.OnApply = func(fsm.Outcome, bool) {}

@@ -53,13 +53,14 @@ type dutyState struct {
 // reports the loss. Reports coalesce: leadership after leadership means that it
 // was lost in between, so the office is closed and opened anew.
 func (n *Node) follow(ctx context.Context) {
+	leads := n.cfg.leads(n.raft)
 	leave := func() {}
 	defer func() { leave() }()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case leading := <-n.raft.LeaderCh():
+		case leading := <-leads:
 			leave()
 			leave = func() {}
 			if leading {

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metadb"
 	"go.etcd.io/bbolt"
 )
 
@@ -97,12 +98,22 @@ func openLog(cfg *Config, logger hclog.Logger) (logStore, error) {
 	if err := os.MkdirAll(walPath, 0o700); err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	log, err := wal.Open(walPath, wal.WithLogger(logger.Named("wal")))
+	// The log's own close leaves its list of segments open, and locked.
+	meta := &metadb.BoltMetaDB{}
+	log, err := wal.Open(walPath, wal.WithLogger(logger.Named("wal")), wal.WithMetaStore(meta))
 	if err != nil {
-		return nil, fmt.Errorf("cluster: open the log in %s: %w", walPath, err)
+		return nil, errors.Join(fmt.Errorf("cluster: open the log in %s: %w", walPath, err), meta.Close())
 	}
-	return log, nil
+	return &segmentLog{log, meta}, nil
 }
+
+// segmentLog is the segmented log with its list of segments.
+type segmentLog struct {
+	*wal.WAL
+	meta *metadb.BoltMetaDB
+}
+
+func (l *segmentLog) Close() error { return errors.Join(l.WAL.Close(), l.meta.Close()) }
 
 func openBolt(path string) (*raftboltdb.BoltStore, error) {
 	store, err := raftboltdb.New(raftboltdb.Options{

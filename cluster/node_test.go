@@ -1,0 +1,630 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"pulse/fsm"
+	pb "pulse/proto/pulse/v1"
+	"pulse/schema"
+)
+
+func TestALoneVoterServes(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []LogStore{LogStoreWAL, LogStoreBolt} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			var outcomes atomic.Int64
+			n := startNode(t, t.TempDir(), func(c *Config) {
+				c.LogStore = kind
+				c.OnApply = func(_ fsm.Outcome, leader bool) {
+					if leader {
+						outcomes.Add(1)
+					}
+				}
+			}).lead(t)
+			index := n.submit(t, "a")
+			a, err := n.Query(t.Context(), &pb.Query{})
+			if err != nil || a.Index < index || a.Term == 0 {
+				t.Fatalf("answer %v, %v", a, err)
+			}
+			s := n.Status()
+			if !s.Ready || s.State != "leader" || s.LeaderID != "n1" || s.AppliedIndex != index || s.CommitIndex != index ||
+				len(s.Servers) != 1 || !s.Servers[0].Voter || s.DiskTotal == 0 {
+				t.Fatalf("status %+v", s)
+			}
+			if d := time.Since(s.ClusterClock).Abs(); d > time.Minute {
+				t.Fatalf("the cluster clock is %s off", d)
+			}
+			if outcomes.Load() != 2 { // the opening and the submission
+				t.Fatalf("%d outcomes were told", outcomes.Load())
+			}
+			first := n.machine.entries()[0]
+			open := first.Commands[0].GetOpenTerm()
+			if open.GetNodeId() != "n1" || string(open.GetClusterId()) != "cluster one" || len(first.Commands) != 1 {
+				t.Fatalf("the first entry is %v", first)
+			}
+		})
+	}
+}
+
+func TestNothingIsServedBeforeTheOpeningEntryIsApplied(t *testing.T) {
+	t.Parallel()
+	opening, release := make(chan struct{}), make(chan struct{})
+	var duty atomic.Bool
+	dir := t.TempDir()
+	m := openFake(t, filepath.Join(dir, "state"))
+	m.before = func(e *pb.Entry) {
+		if len(e.Commands) > 0 && e.Commands[0].GetOpenTerm() != nil {
+			close(opening)
+			<-release
+		}
+	}
+	cfg := testConfig(t, dir)
+	cfg.Machine = m
+	cfg.Duties = []Duty{{Name: "watch", Run: func(ctx context.Context, _ uint64) error {
+		duty.Store(true)
+		<-ctx.Done()
+		return nil
+	}}}
+	node, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &testNode{node, m, dir}
+	defer n.shut(t)
+	<-opening // committed, not applied
+	_, err = n.Propose(t.Context(), []*pb.Command{command("a")})
+	wantCode(t, err, schema.NotLeader)
+	_, err = n.Query(t.Context(), &pb.Query{})
+	wantCode(t, err, schema.NotLeader)
+	if s := n.Status(); s.Ready || duty.Load() {
+		t.Fatalf("ready %v, duty %v while the term is being opened", s.Ready, duty.Load())
+	}
+	stale, err := n.Query(t.Context(), &pb.Query{Consistency: pb.Consistency_CONSISTENCY_STALE})
+	if err != nil || stale.Index != 0 {
+		t.Fatalf("stale read: %v, %v", stale, err)
+	}
+	close(release)
+	n.lead(t)
+	n.submit(t, "a")
+	eventually(t, "the duty runs", duty.Load)
+}
+
+func TestAfterAKillTheLogBringsTheStateBack(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []LogStore{LogStoreWAL, LogStoreBolt} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			with := func(c *Config) { c.LogStore = kind }
+			n := startNode(t, dir, with).lead(t)
+			for i := range 20 {
+				n.submit(t, fmt.Sprint("a", i))
+			}
+			// What the store had synced when the power went: an older copy.
+			old := filepath.Join(dir, "old")
+			if _, err := n.machine.Checkpoint(old); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 20 {
+				n.submit(t, fmt.Sprint("b", i))
+			}
+			rows, hash, applied := n.machine.rows(t), n.machine.hash(), n.machine.AppliedIndex()
+			n.shut(t)
+			swap(t, old, filepath.Join(dir, "state"))
+
+			n = startNode(t, dir, with).lead(t)
+			entries := n.machine.entries()
+			if len(entries) != 21 || entries[20].Commands[0].GetOpenTerm() == nil {
+				t.Fatalf("%d entries were applied after the restart, want 20 and an opening", len(entries))
+			}
+			if got := n.machine.rows(t); !mapsEqual(got, rows) {
+				t.Fatalf("%d rows after the restart, want %d", len(got), len(rows))
+			}
+			if n.counters.EntriesSkipped.Load() == 0 {
+				t.Error("no entry was skipped although the copy held some")
+			}
+			if n.machine.AppliedIndex() <= applied || n.machine.hash() == hash {
+				t.Error("the new opening left no trace")
+			}
+		})
+	}
+}
+
+// swap puts a directory in the place of another.
+func swap(t *testing.T, from, to string) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(to), os.Rename(from, to)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mapsEqual(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if b[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+func TestDutiesEndWithTheOfficeAndAreAwaited(t *testing.T) {
+	t.Parallel()
+	var running, most, runs atomic.Int64
+	leads := make(chan bool)
+	n := startNode(t, t.TempDir(), func(c *Config) {
+		c.leads = func(r *raft.Raft) <-chan bool {
+			go func() { leads <- <-r.LeaderCh() }() // the election
+			return leads
+		}
+		c.Duties = []Duty{{Name: "slow to end", Run: func(ctx context.Context, _ uint64) error {
+			most.Store(max(most.Load(), running.Add(1)))
+			runs.Add(1)
+			defer running.Add(-1)
+			<-ctx.Done()
+			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // it takes its time, that is the point
+			return ctx.Err()
+		}}}
+	}).lead(t)
+	eventually(t, "the duty runs", func() bool { return running.Load() == 1 })
+
+	// Leadership after leadership, as raft reports a loss that went by quickly.
+	for range 3 {
+		before, office := runs.Load(), n.office.Load()
+		leads <- true
+		eventually(t, "the duty runs again", func() bool {
+			o := n.office.Load()
+			return runs.Load() == before+1 && o != nil && o != office
+		})
+		n.submit(t, fmt.Sprint(before))
+	}
+	leads <- false
+	eventually(t, "the office is over", func() bool { return n.office.Load() == nil && running.Load() == 0 })
+	if most.Load() != 1 {
+		t.Fatalf("%d of one duty ran at once", most.Load())
+	}
+	_, err := n.Propose(t.Context(), []*pb.Command{command("a")})
+	wantCode(t, err, schema.NotLeader)
+	openings := 0
+	for _, e := range n.machine.entries() {
+		for _, c := range e.Commands {
+			if c.GetOpenTerm() != nil {
+				openings++
+			}
+		}
+	}
+	if openings != 4 {
+		t.Fatalf("%d opening entries, want 4", openings)
+	}
+}
+
+func TestADutyThatFailsIsRunAgainAndReadinessShowsIt(t *testing.T) {
+	t.Parallel()
+	fail := make(chan struct{})
+	var runs atomic.Int64
+	n := startNode(t, t.TempDir(), func(c *Config) {
+		c.Duties = []Duty{{Name: "flaky", Run: func(ctx context.Context, _ uint64) error {
+			runs.Add(1)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-fail:
+				return errors.New("it rained")
+			}
+		}}}
+	}).lead(t)
+	eventually(t, "all is well", func() bool { return n.Status().Ready })
+	fail <- struct{}{}
+	eventually(t, "readiness shows it", func() bool {
+		s := n.Status()
+		return !s.Ready && strings.Contains(strings.Join(s.NotReady, ";"), "it rained")
+	})
+	eventually(t, "it runs again", func() bool { return runs.Load() == 2 && n.Status().Ready })
+	for _, d := range n.Status().Duties {
+		if d.Name == "flaky" && (d.Restarts != 1 || d.LastError != "it rained" || !d.Running) {
+			t.Fatalf("%+v", d)
+		}
+	}
+}
+
+func TestWhatFallsDueIsProposedWhenNothingElseFlows(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, t.TempDir(), nil).lead(t)
+	c := submission("a", 0)
+	c.GetSubmitTask().DelayMs = 150
+	began := time.Now()
+	if _, err := n.Propose(t.Context(), []*pb.Command{c}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it fell due", func() bool {
+		_, ok := n.machine.NextDue()
+		return !ok
+	})
+	if took := time.Since(began); took < 140*time.Millisecond {
+		t.Fatalf("it fell due after %s, early", took)
+	}
+	if empty := n.counters.EmptyEntries.Load(); empty != 1 {
+		t.Fatalf("%d empty entries for one due item", empty)
+	}
+}
+
+func TestWhatIsLeftOverIsProposedAtOnce(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, t.TempDir(), nil).lead(t)
+	n.machine.set(func() { n.machine.pending = 6 }) // the submission takes one
+	n.submit(t, "a")
+	eventually(t, "all is done", func() bool { return !n.machine.Pending() })
+	if empty := n.counters.EmptyEntries.Load(); empty != 5 {
+		t.Fatalf("%d empty entries, want 5", empty)
+	}
+}
+
+// A due time that an entry does not settle would be proposed for ever.
+func TestADueItemThatStaysDoesNotFloodTheLog(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, t.TempDir(), nil).lead(t)
+	n.machine.set(func() { n.machine.due, n.machine.stuck = []int64{1}, true })
+	n.submit(t, "a")
+	began := time.Now()
+	eventually(t, "it is tried a few times", func() bool { return n.counters.EmptyEntries.Load() >= 4 })
+	if took := time.Since(began); took < 2*tickRest {
+		t.Fatalf("four ticks for one due time within %s", took)
+	}
+}
+
+func TestAReadWaitsForTheIndexItAsksFor(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, t.TempDir(), nil).lead(t)
+	index := n.submit(t, "a")
+	n.machine.set(func() { n.machine.meta.FenceBase = 1 << 40 })
+	for _, consistency := range []pb.Consistency{pb.Consistency_CONSISTENCY_LINEARIZABLE, pb.Consistency_CONSISTENCY_STALE} {
+		q := &pb.Query{Consistency: consistency, MinIndex: 1<<40 + index + 1}
+		short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		_, err := n.Query(short, q)
+		cancel()
+		wantCode(t, err, schema.DeadlineExpired)
+
+		answers := make(chan *pb.Answer, 1)
+		go func() {
+			a, err := n.Query(t.Context(), q)
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- a
+		}()
+		index = n.submit(t, "b"+consistency.String()) - 1<<40
+		if a := <-answers; a.GetIndex() < q.MinIndex {
+			t.Fatalf("answered at %d, asked for %d", a.GetIndex(), q.MinIndex)
+		}
+		// An index of an older incarnation is long past.
+		if _, err := n.Query(t.Context(), &pb.Query{Consistency: consistency, MinIndex: 1 << 39}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestManyCallersShareEntries(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, t.TempDir(), nil).lead(t)
+	var all sync.WaitGroup
+	for i := range 64 {
+		all.Go(func() {
+			for k := range 20 {
+				r, err := n.Propose(t.Context(), []*pb.Command{command(fmt.Sprintf("%d/%d", i, k))})
+				if err != nil || r[0].Message != fmt.Sprintf("%d/%d", i, k) {
+					t.Errorf("%v, %v", r, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	commands, entries := n.counters.Commands.Load(), n.counters.Entries.Load()
+	if commands != 64*20+1 || entries >= commands/2 {
+		t.Fatalf("%d commands in %d entries", commands, entries)
+	}
+	if count, sum, buckets := n.counters.BatchCommands.Read(); count != entries || uint64(sum) != commands || buckets[4096] != count {
+		t.Fatalf("the histogram has %d entries with %v commands", count, sum)
+	}
+}
+
+func TestALowDiskRefusesNewWorkAndNothingElse(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, t.TempDir(), func(c *Config) {
+		c.IsAdmission = func(c *pb.Command) bool { return c.GetSubmitTask() != nil }
+	}).lead(t)
+	free := uint64(10 << 30)
+	n.disk.usage = func(string) (uint64, uint64, error) { return free, 100 << 30, nil }
+	n.disk.look()
+	n.submit(t, "a")
+	free = 1 << 29
+	n.disk.look()
+	_, err := n.Propose(t.Context(), []*pb.Command{command("b"), submission("c", 1)})
+	wantCode(t, err, schema.Unavailable)
+	if !strings.Contains(err.Error(), "512 MiB") {
+		t.Errorf("the message does not say how much is free: %v", err)
+	}
+	if _, err := n.Propose(t.Context(), []*pb.Command{command("d")}); err != nil {
+		t.Fatalf("a start was refused: %v", err)
+	}
+	if s := n.Status(); !s.DiskLow || s.DiskFree != free {
+		t.Fatalf("status %+v", s)
+	}
+	free = 10 << 30
+	n.disk.look()
+	n.submit(t, "e")
+}
+
+func TestTheLowWaterMark(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		min   int64
+		total uint64
+		want  uint64
+	}{
+		{0, 100 << 30, 1 << 30},
+		{0, 5 << 30, 1 << 29},
+		{7, 100 << 30, 7},
+		{-1, 100 << 30, 0},
+	} {
+		g := &diskGauge{min: tc.min}
+		if got := g.mark(tc.total); got != tc.want {
+			t.Errorf("mark of %d on a disk of %d is %d, want %d", tc.min, tc.total, got, tc.want)
+		}
+	}
+}
+
+func TestConfigSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		want   string
+		change func(*Config)
+	}{
+		{"ID is empty", func(c *Config) { c.ID = "" }},
+		{"Dir is empty", func(c *Config) { c.Dir = "" }},
+		{"Machine is missing", func(c *Config) { c.Machine = nil }},
+		{"Logger is missing", func(c *Config) { c.Logger = nil }},
+		{"LogStore is \"tape\"", func(c *Config) { c.LogStore = "tape" }},
+		{"EntriesInFlight is 3", func(c *Config) { c.EntriesInFlight = 3 }},
+		{"must not be negative", func(c *Config) { c.QueueBytes = -1 }},
+		{"does not name this server", func(c *Config) { c.Bootstrap = []Server{{ID: "n2"}} }},
+		{"twice", func(c *Config) { c.Bootstrap = []Server{{"n1", "a"}, {"n1", "b"}}; c.Listen = "x" }},
+		{"both id and address", func(c *Config) { c.Bootstrap = []Server{{ID: "n1"}, {ID: "n2"}}; c.Listen = "x" }},
+		{"neither Transport nor Listen", func(c *Config) { c.Bootstrap = []Server{{"n1", "a"}, {"n2", "b"}} }},
+		{"no name or nothing to run", func(c *Config) { c.Duties = []Duty{{Name: "x"}} }},
+	} {
+		c := testConfig(t, "dir")
+		c.Machine = &fakeMachine{}
+		tc.change(&c)
+		if _, err := Open(c); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("error is %v, want %q", err, tc.want)
+		}
+	}
+}
+
+func TestADirectoryServesOneProcessAndOneKindOfLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := startNode(t, dir, nil).lead(t)
+	cfg := testConfig(t, dir)
+	cfg.Machine = n.machine
+	if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+		t.Fatalf("a second node on the directory: %v", err)
+	}
+	n.shut(t)
+	cfg.Machine = openFake(t, filepath.Join(dir, "state"))
+	cfg.LogStore = LogStoreBolt
+	if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), "start it with the kind it has") {
+		t.Fatalf("another kind of log: %v", err)
+	}
+}
+
+// trio is three voters over an in-memory network.
+type trio struct {
+	nodes   []*testNode
+	network []*raft.InmemTransport
+}
+
+func startTrio(t *testing.T) *trio {
+	t.Helper()
+	c := &trio{}
+	var servers []Server
+	for i := range 3 {
+		_, tr := raft.NewInmemTransport(raft.ServerAddress(fmt.Sprint("addr", i)))
+		c.network = append(c.network, tr)
+		servers = append(servers, Server{fmt.Sprint("n", i), fmt.Sprint("addr", i)})
+	}
+	for i := range 3 {
+		for k := range 3 {
+			c.network[i].Connect(c.network[k].LocalAddr(), c.network[k])
+		}
+	}
+	for i := range 3 {
+		c.nodes = append(c.nodes, startNode(t, t.TempDir(), func(cfg *Config) {
+			cfg.ID, cfg.Bootstrap, cfg.Transport = servers[i].ID, servers, c.network[i]
+			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 100*time.Millisecond, 50*time.Millisecond
+		}))
+	}
+	return c
+}
+
+// leader waits for one that serves, other than those given.
+func (c *trio) leader(t *testing.T, not ...*testNode) *testNode {
+	t.Helper()
+	var leader *testNode
+	eventually(t, "there is a leader", func() bool {
+		for _, n := range c.nodes {
+			if !slices.Contains(not, n) && n.office.Load() != nil && n.raft.State() == raft.Leader {
+				leader = n
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+// cut takes a node off the network.
+func (c *trio) cut(n *testNode) {
+	for i := range c.nodes {
+		if c.nodes[i] == n {
+			c.network[i].DisconnectAll()
+		} else {
+			c.network[i].Disconnect(n.transport.LocalAddr())
+		}
+	}
+}
+
+func (c *trio) heal() {
+	for i := range c.network {
+		for k := range c.network {
+			c.network[i].Connect(c.network[k].LocalAddr(), c.network[k])
+		}
+	}
+}
+
+func TestThreeVotersNeedNothingElse(t *testing.T) {
+	t.Parallel()
+	c := startTrio(t)
+	first := c.leader(t)
+	index := first.submit(t, "a")
+	for _, n := range c.nodes {
+		if n == first {
+			continue
+		}
+		_, err := n.Propose(t.Context(), []*pb.Command{command("b")})
+		wantCode(t, err, schema.NotLeader)
+		if !strings.Contains(err.Error(), first.cfg.ID) {
+			t.Errorf("the refusal names no leader: %v", err)
+		}
+		_, err = n.Query(t.Context(), &pb.Query{})
+		wantCode(t, err, schema.NotLeader)
+		a, err := n.Query(t.Context(), &pb.Query{Consistency: pb.Consistency_CONSISTENCY_STALE, MinIndex: index})
+		if err != nil || a.Index < index || a.AgeMs > 10_000 {
+			t.Fatalf("stale read: %v, %v", a, err)
+		}
+		eventually(t, "the follower is ready", func() bool { return n.Status().Ready })
+	}
+
+	// A leader alone: reads are not served, what it takes has no known outcome.
+	c.cut(first)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err := first.Propose(ctx, []*pb.Command{command("lost")})
+	var e *schema.Error
+	if !errors.As(err, &e) || e.Code != schema.ResultUnknown && e.Code != schema.NotLeader {
+		t.Fatalf("a leader without followers answered %v", err)
+	}
+	if _, err := first.Query(ctx, &pb.Query{}); err == nil {
+		t.Fatal("a leader without followers served a linearizable read")
+	}
+	second := c.leader(t, first)
+	second.submit(t, "c")
+	eventually(t, "the old leader has stepped down", func() bool { return first.office.Load() == nil })
+
+	c.heal()
+	last := second.submit(t, "d")
+	eventually(t, "all are level", func() bool {
+		for _, n := range c.nodes {
+			if n.machine.AppliedIndex() < last {
+				return false
+			}
+		}
+		return true
+	})
+	if first.machine.hash() != second.machine.hash() {
+		t.Fatal("the states differ")
+	}
+	times := int64(0)
+	for _, e := range second.machine.entries() {
+		if e.TimeUs < times {
+			t.Fatalf("an entry of time %d after one of %d", e.TimeUs, times)
+		}
+		times = e.TimeUs
+	}
+}
+
+// A follower that is too far behind gets a stream, made of a checkpoint.
+func TestALaggingFollowerGetsASnapshot(t *testing.T) {
+	t.Parallel()
+	c := &trio{}
+	var servers []Server
+	for i := range 3 {
+		_, tr := raft.NewInmemTransport(raft.ServerAddress(fmt.Sprint("addr", i)))
+		c.network = append(c.network, tr)
+		servers = append(servers, Server{fmt.Sprint("n", i), fmt.Sprint("addr", i)})
+	}
+	c.heal()
+	var restored atomic.Int64
+	for i := range 3 {
+		c.nodes = append(c.nodes, startNode(t, t.TempDir(), func(cfg *Config) {
+			cfg.ID, cfg.Bootstrap, cfg.Transport = servers[i].ID, servers, c.network[i]
+			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 100*time.Millisecond, 50*time.Millisecond
+			cfg.TrailingEntries = 1
+			cfg.LogStore = LogStoreBolt // the other one still reads what it has dropped from its last segment
+			cfg.OnRestore = func() { restored.Add(1) }
+		}))
+	}
+	leader := c.leader(t)
+	var follower *testNode
+	for _, n := range c.nodes {
+		if n != leader {
+			follower = n
+		}
+	}
+	c.cut(follower)
+	for i := range 30 {
+		c.leader(t, follower).submit(t, fmt.Sprint(i))
+	}
+	for _, n := range c.nodes {
+		if n != follower {
+			if err := n.raft.Snapshot().Error(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.heal()
+	last := c.leader(t, follower).submit(t, "last")
+	eventually(t, "the follower is level", func() bool { return follower.machine.AppliedIndex() >= last })
+	if restored.Load() != 1 || follower.counters.Restores.Load() != 1 {
+		t.Fatalf("restored %d times", restored.Load())
+	}
+	if want := c.leader(t, follower).machine; follower.machine.hash() != want.hash() || !mapsEqual(follower.machine.rows(t), want.rows(t)) {
+		t.Fatal("the states differ")
+	}
+
+	// What it received is a snapshot of its own: it starts from it.
+	dir := follower.dir
+	follower.shut(t)
+	if err := os.RemoveAll(filepath.Join(dir, "state")); err != nil {
+		t.Fatal(err)
+	}
+	m := openFake(t, filepath.Join(dir, "state"))
+	cfg := follower.cfg
+	cfg.Machine = m
+	_, tr := raft.NewInmemTransport(raft.ServerAddress(cfg.ID + " again"))
+	cfg.Transport = tr
+	again, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer (&testNode{again, m, dir}).shut(t)
+	if m.AppliedIndex() < 30 {
+		t.Fatalf("the state restored at the start is at %d", m.AppliedIndex())
+	}
+}
