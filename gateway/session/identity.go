@@ -17,8 +17,9 @@ type Identity struct {
 	Queues     []string // names it may serve in them; empty = all
 }
 
-// Anonymous is whoever connects from the node itself without a token.
-var Anonymous = Identity{Principal: "anonymous"}
+// Anonymous is whoever connects from the node itself without a token; it may do
+// everything.
+var Anonymous = Identity{Principal: "anonymous", Roles: []string{"admin"}}
 
 // MayServe says whether a worker of this identity may take work from a queue:
 // nil, or a refusal with code forbidden.
