@@ -98,8 +98,10 @@ func (a *attempt) start(life context.Context) (laterSession <-chan struct{}, out
 		return nil, nil
 	}
 	granted := &got.ack.Result.Lease
+	longest := a.longest(granted)
+	a.lease.limit = began.Add(longest - margin(longest))
 	a.lease.learn(granted, got.sentAt)
-	a.task.deadline = began.Add(a.longest(granted))
+	a.task.deadline = a.lease.limit
 	if granted.CancelRequestedAt.Set {
 		a.askCancel()
 	}

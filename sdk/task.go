@@ -53,9 +53,9 @@ func (t *Task) FencingToken() uint64 {
 	return t.Epoch
 }
 
-// Deadline is when this attempt ends at the latest, by the local clock: its
-// timeout or the task's deadline, whichever comes first. No renewal goes past
-// it. The handler's context has the same deadline.
+// Deadline is when the handler's context ends at the latest, by the local clock:
+// a moment before the attempt's timeout or the task's deadline, whichever comes
+// first. No renewal goes past it.
 func (t *Task) Deadline() time.Time { return t.deadline }
 
 // taskOf reads an assignment.

@@ -156,6 +156,32 @@ func TestTheContextEndsBeforeTheLeaseDoes(t *testing.T) {
 	})
 }
 
+func TestTheContextEndsBeforeTheAttemptTimesOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGateway(t)
+		h := &whenEnded{result: "as far as it got"}
+		var deadline time.Time
+		g.work(func(ctx context.Context, task *Task) (any, error) {
+			deadline, _ = ctx.Deadline()
+			return h.handle(ctx, task)
+		})
+		c, _ := g.accept()
+		c.offer(func(a *workerv1.Assign) { a.Task.Retry.AttemptTimeoutMillis = 5000 })
+		start, _ := expect[*workerv1.Start](c)
+		sent := time.Now()
+		c.accepted(start, leaseFor(30*time.Second)) // however long the lease
+		frame, done := expect[*workerv1.Finish](c)
+		if took := h.at.Sub(sent); took > 4500*time.Millisecond || h.cause != ErrLeaseLost || done.Outcome != workerv1.OutcomeSucceeded {
+			t.Errorf("after %s, cause %v, finish: %+v", took, h.cause, done)
+		}
+		if !deadline.Equal(h.at) {
+			t.Errorf("the context said it would end at %s, not %s", deadline, h.at)
+		}
+		c.finished(frame)
+	})
+}
+
 func TestAnAnswerThatComesAfterTheLeaseRunsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
