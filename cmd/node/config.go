@@ -45,6 +45,8 @@ type Config struct {
 	ElectionTimeout time.Duration
 	// SnapshotEntries is how many log entries gather before a snapshot.
 	SnapshotEntries uint64
+	// Version is what the node says of its build.
+	Version string
 	// CloseTimeout bounds a graceful stop when Close's context does not.
 	CloseTimeout time.Duration
 

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"pulse/gateway/httpapi"
 	"pulse/gateway/pulse"
 )
 
@@ -16,6 +20,7 @@ import (
 type front struct {
 	listener net.Listener
 	server   *http.Server
+	api      *httpapi.Handler
 	workers  *pulse.Handler
 }
 
@@ -38,12 +43,33 @@ func (n *Node) listen() error {
 
 func (n *Node) openFront() (err error) {
 	f := n.front
-	if f.workers, err = pulse.NewHandler(pulse.Config{Hub: n.hub, Logger: n.logger}); err != nil {
+	authenticate := pulse.LoopbackOnly
+	if f.workers, err = pulse.NewHandler(pulse.Config{Hub: n.hub, Logger: n.logger, Authenticate: authenticate}); err != nil {
+		return err
+	}
+	n.registry.MustRegister(newCollector(parts{
+		stats: n.machine.Stats, status: n.raft.Status, courier: n.courier.Stats, raft: n.raft.Counters(),
+		hub: n.hub.Counters(), conns: f.workers.Connections(), feed: n.feed,
+	}))
+	f.api, err = httpapi.New(httpapi.Options{
+		Backend: n.router, Authenticate: authenticate, Logger: n.logger,
+		Cluster: clusterAPI{n.raft, n.cfg.Version}, Version: n.cfg.Version,
+		Metrics: promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
+		Observe: n.meters.request,
+	})
+	if err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /v1/worker", f.workers)
-	f.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	mux.Handle("/", f.api)
+	f.server = &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(n.logger.Handler(), slog.LevelDebug),
+	}
 	n.watchdog.OnFire(func() { _ = f.server.Close() })
 
 	var serving sync.WaitGroup
@@ -54,8 +80,20 @@ func (n *Node) openFront() (err error) {
 	})
 	n.onClose("front", func(ctx context.Context) error {
 		defer serving.Wait()
-		f.workers.Shutdown(ctx)
-		return f.server.Shutdown(ctx)
+		return f.shutdown(ctx)
 	})
+	return nil
+}
+
+// shutdown refuses new connections, ends streams, and waits for what is being
+// answered. What is left when ctx ends is cut off.
+func (f *front) shutdown(ctx context.Context) error {
+	var workers sync.WaitGroup
+	workers.Go(func() { f.workers.Shutdown(ctx) })
+	defer workers.Wait()
+	f.api.Drain()
+	if err := f.server.Shutdown(ctx); err != nil {
+		return errors.Join(err, f.server.Close())
+	}
 	return nil
 }

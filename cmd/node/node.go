@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"pulse/cluster"
 	"pulse/cluster/duty"
 	"pulse/fsm"
@@ -31,6 +33,7 @@ type Node struct {
 	courier  *duty.Courier
 	carrier  *carrier
 	hub      *session.Hub
+	registry *prometheus.Registry
 	meters   *meters
 	front    *front
 
@@ -113,8 +116,8 @@ func (n *Node) openMachine() (err error) {
 
 // openRaft starts the log and everything that its goroutines call.
 func (n *Node) openRaft() error {
-	registry := newRegistry()
-	n.meters = newMeters(registry)
+	n.registry = newRegistry()
+	n.meters = newMeters(n.registry)
 	n.feed = rpc.NewFeed()
 	n.feed.PublishAll(n.machine.FenceBase() + n.machine.AppliedIndex())
 	n.background("feed", n.feed.Run)

@@ -22,6 +22,20 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
+// eventually looks again and again until the condition holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for ctx := soon(t); !holds(); {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("in vain: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
 func startNode(t *testing.T, cfg Config) *Node {
 	t.Helper()
 	n := startAnyway(t, cfg)
