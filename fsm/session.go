@@ -241,12 +241,19 @@ func (r *run) delivered(i *state.Instance) {
 	}
 }
 
-// lapsed notes that an offer to a connected session ran out unstarted.
+// lapsed notes that an offer to a connected session ran out unstarted. Offers
+// that were made before a hold began and run out during it are no repetition:
+// only the first of them sets how long it takes.
 func (r *run) lapsed(i *state.Instance) {
+	if i.Row.Hold {
+		return
+	}
 	row := state.CopyInstance(i.Row)
 	row.Hold = true
-	row.HoldMs = min(max(row.HoldMs*2, holdMinMs), holdMaxMs)
-	row.HoldUntilUs = r.now + row.HoldMs*1000
+	if row.HoldUntilUs == 0 {
+		row.HoldMs = min(max(row.HoldMs*2, holdMinMs), holdMaxMs)
+		row.HoldUntilUs = r.now + row.HoldMs*1000
+	}
 	r.tx.PutInstance(row)
 }
 
