@@ -155,11 +155,14 @@ func (m *Model) leaseRanOut(a *Attempt) {
 	}
 }
 
-// hold gives a session whose offer lapsed a rest.
+// hold gives a session whose offer lapsed a rest. Offers that were made before
+// it and lapse meanwhile are the same incident.
 func (m *Model) hold(i *Instance) {
-	i.HoldMS = min(max(2*i.HoldMS, holdFirstMS), holdLastMS)
+	if !i.Hold && i.HoldUntil == 0 {
+		i.HoldMS = min(max(2*i.HoldMS, holdFirstMS), holdLastMS)
+		i.HoldUntil = m.Clock + i.HoldMS*millis
+	}
 	i.Hold = true
-	i.HoldUntil = m.Clock + i.HoldMS*millis
 }
 
 // runEnds is the end of a RUNNING attempt without a word from its worker.
