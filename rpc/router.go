@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	pb "pulse/proto/pulse/v1"
@@ -28,9 +29,23 @@ type Leader interface {
 	Query(ctx context.Context, q *pb.Query) (*pb.Answer, error)
 }
 
-// Config of a Router. Leader and Feed are required.
+// Replica is a node with a state of its own, which answers reads that another
+// node has said to be fresh enough.
+type Replica interface {
+	Leader
+	// ReadAt answers once the log index is applied here.
+	ReadAt(ctx context.Context, index uint64, q *pb.Query) (*pb.Answer, error)
+	// LeaderID names who leads as far as this node knows; empty if nobody.
+	LeaderID() string
+}
+
+// Config of a Router. Feed is required, and one of Replica and Peers.
 type Config struct {
-	Leader  Leader
+	Self    string  // this node's id
+	Replica Replica // nil on a gateway without one
+	Peers   *Peers  // nil on a node that is alone
+	// Voters lists the live voters, for a node that knows no leader.
+	Voters  func() []string
 	Feed    *Feed
 	Timeout time.Duration // for calls without a deadline; 0 = DefaultTimeout
 	// LeaderWait bounds the wait for a leader; 0 = DefaultLeaderWait.
@@ -40,8 +55,12 @@ type Config struct {
 // Validate names the field that is wrong.
 func (c Config) Validate() error {
 	switch {
-	case c.Leader == nil:
-		return errors.New("rpc: Leader is missing: give the local node")
+	case c.Replica == nil && c.Peers == nil:
+		return errors.New("rpc: Replica and Peers are both missing: give the local node, or the way to others")
+	case c.Replica == nil && c.Voters == nil:
+		return errors.New("rpc: Voters is missing: a node without a replica has to know whom to ask")
+	case c.Peers != nil && c.Self == "":
+		return errors.New("rpc: Self is missing: give this node's id")
 	case c.Feed == nil:
 		return errors.New("rpc: Feed is missing: give the feed that apply publishes to")
 	case c.Timeout < 0:
@@ -52,21 +71,30 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Router carries commands and queries to the leader. It is safe for use by any
-// number of goroutines and owns none.
+// Router carries commands and queries to the leader, here or one hop away. It is
+// the only code that knows who leads. It is safe for use by any number of
+// goroutines and owns none.
 type Router struct {
-	leader     Leader
+	self       string
+	replica    Replica
+	peers      *Peers
+	voters     func() []string
 	feed       *Feed
 	timeout    time.Duration
 	leaderWait time.Duration
+	hint       atomic.Pointer[string] // who leads, as the last refusal said
+	turn       atomic.Uint64          // whom to ask next when nobody knows
 }
 
-// NewRouter makes a router over a local node.
+// NewRouter makes a router.
 func NewRouter(cfg Config) (*Router, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Router{leader: cfg.Leader, feed: cfg.Feed, timeout: cfg.Timeout, leaderWait: cfg.LeaderWait}
+	r := &Router{
+		self: cfg.Self, replica: cfg.Replica, peers: cfg.Peers, voters: cfg.Voters, feed: cfg.Feed,
+		timeout: cfg.Timeout, leaderWait: cfg.LeaderWait,
+	}
 	if r.timeout == 0 {
 		r.timeout = DefaultTimeout
 	}
@@ -74,6 +102,45 @@ func NewRouter(cfg Config) (*Router, error) {
 		r.leaderWait = DefaultLeaderWait
 	}
 	return r, nil
+}
+
+// leader is where a call goes: this node if it leads or nobody is known to, the
+// node known to lead, or any voter, which knows better.
+func (r *Router) leader() (Leader, string) {
+	id := ""
+	if r.replica != nil {
+		id = r.replica.LeaderID()
+		if id == "" || id == r.self || r.peers == nil {
+			return r.replica, r.self
+		}
+		return r.peers.To(id), id
+	}
+	if h := r.hint.Load(); h != nil {
+		id = *h
+	}
+	if id == "" {
+		id = r.someVoter()
+	}
+	return r.peers.To(id), id
+}
+
+// someVoter asks the voters in turn.
+func (r *Router) someVoter() string {
+	v := r.voters()
+	if len(v) == 0 {
+		return ""
+	}
+	return v[r.turn.Add(1)%uint64(len(v))]
+}
+
+// learn remembers who leads, or that asked does not.
+func (r *Router) learn(asked string, err error) {
+	var n *notLeader
+	if errors.As(err, &n) && n.leaderID != asked {
+		r.hint.Store(&n.leaderID)
+		return
+	}
+	r.hint.Store(nil)
 }
 
 // Submit hands commands to the leader and returns their results in order, once
@@ -92,13 +159,17 @@ func (r *Router) Submit(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, 
 	var done []*pb.Result
 	wait := leaderWait{budget: r.leaderWait}
 	for {
-		results, err := r.leader.Propose(ctx, cmds)
+		leader, id := r.leader()
+		results, err := leader.Propose(ctx, cmds)
 		if err == nil && len(results) != len(cmds) {
 			err = &schema.Error{Code: schema.ResultUnknown, Message: fmt.Sprintf("%d commands got %d results", len(cmds), len(results))}
 		}
 		if err != nil {
-			if nothingHappened(err) && wait.next(ctx) {
-				continue
+			if nothingHappened(err) {
+				r.learn(id, err)
+				if wait.next(ctx) {
+					continue
+				}
 			}
 			return finish(done, len(cmds), submitError(err))
 		}
@@ -121,7 +192,7 @@ func (r *Router) Read(ctx context.Context, q *pb.Query) (*pb.Answer, error) {
 	defer cancel()
 	wait := leaderWait{budget: r.leaderWait}
 	for {
-		answer, err := r.leader.Query(ctx, q)
+		answer, err := r.read(ctx, q)
 		if err == nil {
 			return answer, nil
 		}
@@ -129,6 +200,33 @@ func (r *Router) Read(ctx context.Context, q *pb.Query) (*pb.Answer, error) {
 			return nil, readError(err)
 		}
 	}
+}
+
+// read asks once. A node with a replica asks the leader only how far it has to
+// be; without one the whole query goes to a voter.
+func (r *Router) read(ctx context.Context, q *pb.Query) (*pb.Answer, error) {
+	stale := q.GetConsistency() == pb.Consistency_CONSISTENCY_STALE
+	if stale && r.replica != nil {
+		return r.replica.Query(ctx, q)
+	}
+	leader, id := r.leader()
+	if stale {
+		id = r.someVoter()
+		leader = r.peers.To(id)
+	}
+	remote, elsewhere := leader.(Remote)
+	if r.replica == nil || !elsewhere {
+		answer, err := leader.Query(ctx, q)
+		if err != nil {
+			r.learn(id, err)
+		}
+		return answer, err
+	}
+	index, err := remote.ReadIndex(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.replica.ReadAt(ctx, index, q)
 }
 
 // Subscribe wakes the caller after changes of the task, or of anything if

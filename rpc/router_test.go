@@ -67,9 +67,15 @@ func refuse(code schema.Code) func(context.Context, []*pb.Command) ([]*pb.Result
 	}
 }
 
-func newRouter(t *testing.T, l Leader) *Router {
+func (l *fakeLeader) ReadAt(ctx context.Context, _ uint64, q *pb.Query) (*pb.Answer, error) {
+	return l.Query(ctx, q)
+}
+
+func (l *fakeLeader) LeaderID() string { return "" }
+
+func newRouter(t *testing.T, l Replica) *Router {
 	t.Helper()
-	r, err := NewRouter(Config{Leader: l, Feed: NewFeed()})
+	r, err := NewRouter(Config{Replica: l, Feed: NewFeed()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,12 +303,14 @@ func TestReadRetriesWithoutLeaderAndNamesItsErrors(t *testing.T) {
 
 func TestConfigNamesTheWrongField(t *testing.T) {
 	t.Parallel()
-	good := Config{Leader: &fakeLeader{}, Feed: NewFeed()}
+	good := Config{Replica: &fakeLeader{}, Feed: NewFeed()}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*Config){
-		"Leader":     func(c *Config) { c.Leader = nil },
+		"Replica":    func(c *Config) { c.Replica = nil },
+		"Voters":     func(c *Config) { c.Replica, c.Peers = nil, &Peers{} },
+		"Self":       func(c *Config) { c.Peers = &Peers{} },
 		"Feed":       func(c *Config) { c.Feed = nil },
 		"Timeout":    func(c *Config) { c.Timeout = -1 },
 		"LeaderWait": func(c *Config) { c.LeaderWait = -1 },

@@ -52,7 +52,7 @@ type part struct {
 // The seams that are filled here.
 var (
 	_ session.Backend = (*rpc.Router)(nil)
-	_ rpc.Leader      = (*cluster.Node)(nil)
+	_ rpc.Replica     = (*cluster.Node)(nil)
 	_ cluster.Machine = (*fsm.Machine)(nil)
 	_ duty.Source     = (*fsm.Machine)(nil)
 	_ duty.Carrier    = (*carrier)(nil)
@@ -138,7 +138,7 @@ func (n *Node) openRaft() error {
 		return err
 	}
 	n.onClose("raft", n.raft.Close)
-	n.router, err = rpc.NewRouter(rpc.Config{Leader: n.raft, Feed: n.feed})
+	n.router, err = rpc.NewRouter(rpc.Config{Replica: n.raft, Feed: n.feed})
 	return err
 }
 

@@ -1,0 +1,41 @@
+package cluster
+
+import (
+	"context"
+
+	pb "pulse/proto/pulse/v1"
+)
+
+// ReadIndex is the log index that another node's state has to reach for a
+// linearizable read there: everything acknowledged before the call is at or
+// below it. Only the node in office knows it; errors are *schema.Error.
+func (n *Node) ReadIndex(ctx context.Context) (uint64, error) {
+	if err := n.linearize(ctx); err != nil {
+		return 0, err
+	}
+	// What was committed when the call came is applied here. The applied index
+	// names a real entry, so every other machine reaches it too; an entry of
+	// raft's own, which the commit index may name, never reaches a machine.
+	return n.cfg.Machine.AppliedIndex(), nil
+}
+
+// ReadAt answers from this node's state once it has reached a log index that
+// ReadIndex gave elsewhere.
+func (n *Node) ReadAt(ctx context.Context, index uint64, q *pb.Query) (*pb.Answer, error) {
+	if err := n.applier.seen.wait(ctx, index); err != nil {
+		return nil, expired(ctx, "before what is committed was applied here")
+	}
+	if err := n.awaitIndex(ctx, q.GetMinIndex()); err != nil {
+		return nil, err
+	}
+	n.counters.ReadsVerified.Add(1)
+	answer := n.cfg.Machine.Query(q)
+	answer.Term = n.raft.CurrentTerm()
+	return answer, nil
+}
+
+// LeaderID names who leads as far as this node knows; empty if nobody does.
+func (n *Node) LeaderID() string {
+	_, id := n.raft.LeaderWithID()
+	return string(id)
+}
