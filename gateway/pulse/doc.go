@@ -14,4 +14,17 @@
 //
 // An error frame that answers a frame has reply_to; one without reply_to ends
 // the connection, and so does one whose code the catalogue marks fatal.
+//
+// What the protocol leaves open and is settled here:
+//
+//   - A refused hello may be repeated on the same connection, up to eight times
+//     and within the ten seconds; a hello that is under way when they end is
+//     given its answer first.
+//   - Answers come in the order in which they are decided. Frames about one
+//     attempt are decided in the order in which they came.
+//   - A frame that was read is carried to its end though the connection ends.
+//   - While the gateway shuts down, frames get unavailable until the close.
+//   - A worker that has 512 frames unanswered, or its queue of outgoing frames
+//     full, is not read from until that changes. Assignments and cancels that
+//     find the queue full are left out; the leader repeats them.
 package pulse

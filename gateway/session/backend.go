@@ -14,7 +14,9 @@ type Backend interface {
 	// Result with a code. An error is a *schema.Error for the whole call:
 	// result_unknown if anything may have happened, any other code if nothing
 	// has. When only some outcomes are unknown, those Results carry the code
-	// result_unknown. The commands belong to the callee from now on.
+	// result_unknown. Commands of one call are applied in their order. When ctx
+	// ends Submit returns, whatever becomes of the commands. The commands belong
+	// to the callee from now on.
 	Submit(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, error)
 
 	// Read answers one query as fresh as its consistency level asks. A refusal
@@ -28,6 +30,7 @@ type Backend interface {
 	Subscribe(taskID []byte) (wake <-chan struct{}, cancel func())
 
 	// AppliedIndex is the newest index (fence_base + log index) this node
-	// knows to be applied; it only grows.
+	// knows to be applied; it only grows. A command submitted after the call
+	// is applied at a larger one.
 	AppliedIndex() uint64
 }
