@@ -34,7 +34,7 @@ func TestARegistrationCarriesWhatTheWorkerSaid(t *testing.T) {
 		cmd := commands(g.state, func(c *pb.Command) (*pb.Command, bool) { return c, c.GetRegisterSession() != nil })[0]
 		hash := sha256.Sum256(r.InstanceSecret[:])
 		want := &pb.Command{
-			Id: idBytes(ident("hello")), Caller: &pb.Caller{Principal: "worker/" + instanceID.String()},
+			Id: idBytes(ident("hello")), Caller: &pb.Caller{Principal: "worker/" + instanceID.String(), Roles: Anonymous.Roles},
 			Body: &pb.Command_RegisterSession{RegisterSession: &pb.RegisterSession{
 				InstanceId: idBytes(instanceID), SecretHash: hash[:], QueueId: idBytes(r.QueueID),
 				Capabilities: []*pb.Capability{
@@ -85,7 +85,7 @@ func TestCommandsCarryTheSessionAndTheMessageID(t *testing.T) {
 				t.Fatalf("unexpected %v", cmd)
 			}
 			w.Id, w.NamespaceId = cmd.GetId(), idBytes(namespaceID)
-			w.Caller = &pb.Caller{Principal: "worker/" + instanceID.String()}
+			w.Caller = &pb.Caller{Principal: "worker/" + instanceID.String(), Roles: Anonymous.Roles}
 			if !proto.Equal(cmd, w) {
 				t.Errorf("command\n%v, want\n%v", cmd, w)
 			}
