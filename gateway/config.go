@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"pulse/schema"
 )
 
 // API is the HTTP API as the server needs it.
@@ -14,6 +16,10 @@ type API interface {
 	http.Handler
 	// Drain ends what waits for something to happen.
 	Drain()
+	// Refuse answers with an error, in the form all errors of the API have.
+	Refuse(w http.ResponseWriter, r *http.Request, status int, refusal *schema.Error)
+	// Stamp sets the headers that every answer has.
+	Stamp(w http.ResponseWriter, r *http.Request)
 }
 
 // Config of a Server. API, Auth and Logger are required; the zero value of a

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strings"
 
-	"pulse/gateway/httpapi"
 	"pulse/schema"
 )
 
 // guard refuses what only a browser sends that was led here by a page it should
 // not trust. There is no CORS: another origin is never given an answer.
 type guard struct {
+	api     API // answers what is refused
 	next    http.Handler
 	auth    Authenticator
 	hosts   []string
@@ -23,11 +23,11 @@ type guard struct {
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !g.hostAllowed(r.Host) {
-		httpapi.WriteProblem(w, http.StatusForbidden, schema.Errorf(schema.Forbidden, "this node is not reached under that name"))
+		g.api.Refuse(w, r, http.StatusForbidden, schema.Errorf(schema.Forbidden, "this node is not reached under that name"))
 		return
 	}
 	if !g.originAllowed(r) {
-		httpapi.WriteProblem(w, http.StatusForbidden, schema.Errorf(schema.Forbidden, "pages of this origin may not call here"))
+		g.api.Refuse(w, r, http.StatusForbidden, schema.Errorf(schema.Forbidden, "pages of this origin may not call here"))
 		return
 	}
 	g.next.ServeHTTP(w, r)

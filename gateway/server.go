@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	"pulse/gateway/httpapi"
 	"pulse/schema"
 )
 
@@ -36,7 +35,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg}
-	g := &guard{next: http.HandlerFunc(s.route), auth: cfg.Auth}
+	g := &guard{api: cfg.API, next: http.HandlerFunc(s.route), auth: cfg.Auth}
 	for _, host := range cfg.Hosts {
 		g.hosts = append(g.hosts, strings.ToLower(host))
 	}
@@ -54,7 +53,6 @@ func New(cfg Config) (*Server, error) {
 		// What net/http says is about single connections: a developer's matter.
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
-	s.http.RegisterOnShutdown(cfg.API.Drain)
 	return s, nil
 }
 
@@ -88,6 +86,7 @@ func (s *Server) Serve(l net.Listener) error {
 // what is being answered. When ctx ends, what is left is cut off. Connections
 // of workers are their handler's to close.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.cfg.API.Drain()
 	err := s.http.Shutdown(ctx)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("gateway: shutdown: %w", err), s.http.Close())
@@ -158,12 +157,13 @@ func forBrowser(r *http.Request) bool {
 func (s *Server) worker(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
-		httpapi.WriteProblem(w, http.StatusMethodNotAllowed, schema.Errorf(schema.InvalidArgument, "this path does not take %s", r.Method))
+		s.cfg.API.Refuse(w, r, http.StatusMethodNotAllowed, schema.Errorf(schema.InvalidArgument, "this path does not take %s", r.Method))
 		return
 	}
 	for _, line := range r.Header.Values("Sec-WebSocket-Protocol") {
 		for name := range strings.SplitSeq(line, ",") {
 			if handler := s.cfg.Workers[strings.TrimSpace(name)]; handler != nil {
+				s.cfg.API.Stamp(w, r)
 				handler.ServeHTTP(w, r)
 				return
 			}
@@ -174,6 +174,6 @@ func (s *Server) worker(w http.ResponseWriter, r *http.Request) {
 	header.Set("Upgrade", "websocket")
 	header.Set("Connection", "Upgrade")
 	header.Set("Sec-WebSocket-Protocol", spoken)
-	httpapi.WriteProblem(w, http.StatusUpgradeRequired,
+	s.cfg.API.Refuse(w, r, http.StatusUpgradeRequired,
 		schema.Errorf(schema.InvalidArgument, "this is a WebSocket endpoint; it speaks %s", spoken))
 }

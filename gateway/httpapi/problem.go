@@ -100,17 +100,23 @@ func title(code schema.Code) string {
 	return strings.ToUpper(words[:1]) + words[1:]
 }
 
-// WriteProblem answers a request with an error, for what stands in front of the
-// Handler: the same form, outside /v1.
-func WriteProblem(w http.ResponseWriter, status int, refusal *schema.Error) {
+// Refuse answers a request with an error, for what stands in front of the
+// Handler, in the same form.
+func (h *Handler) Refuse(w http.ResponseWriter, r *http.Request, status int, refusal *schema.Error) {
 	body := appendProblem(nil, status, refusal)
+	h.Stamp(w, r)
 	header := w.Header()
 	header.Set("Content-Type", mediaProblem)
 	header.Set("Content-Length", strconv.Itoa(len(body)))
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // it fails with its reader
+}
+
+// Stamp sets the headers every answer has, for answers that are not the
+// Handler's.
+func (h *Handler) Stamp(w http.ResponseWriter, r *http.Request) {
+	e := exchange{h: h, r: r}
+	e.commonHeaders(w.Header())
 }
 
 // refusalOf is the error a Result carries, or nil.
