@@ -94,15 +94,20 @@ type Config struct {
 	LeaderLeaseTimeout time.Duration
 	CommitTimeout      time.Duration
 
-	// A snapshot is taken when SnapshotEntries entries have gathered since the
-	// last one, looked at every SnapshotInterval to twice that; TrailingEntries
-	// stay in the log behind it for followers that are a little late.
+	// A snapshot is taken when SnapshotEntries entries or SnapshotBytes bytes
+	// have gathered in the log since the last one, which is looked at every
+	// SnapshotInterval. TrailingEntries, or as many as fit into half of
+	// SnapshotBytes, stay in the log behind it for followers that are a little
+	// late.
 	SnapshotEntries  uint64
+	SnapshotBytes    uint64
 	SnapshotInterval time.Duration
 	TrailingEntries  uint64
 
 	// leads gives raft's reports of leadership; tests put their own between.
 	leads func(*raft.Raft) <-chan bool
+	// wrapLog is put around the log below the watchdog; tests make it ill.
+	wrapLog func(raft.LogStore) raft.LogStore
 }
 
 // Defaults of Config.
@@ -114,7 +119,8 @@ const (
 	DefaultLeaderLease      = 500 * time.Millisecond
 	DefaultCommitTimeout    = 50 * time.Millisecond
 	DefaultSnapshotEntries  = 32768
-	DefaultSnapshotInterval = time.Minute
+	DefaultSnapshotBytes    = 256 << 20
+	DefaultSnapshotInterval = 2 * time.Second
 	DefaultTrailingEntries  = 8192
 )
 
@@ -176,6 +182,7 @@ func (c Config) withDefaults() Config {
 	def(&c.LeaderLeaseTimeout, min(DefaultLeaderLease, c.HeartbeatTimeout))
 	def(&c.CommitTimeout, DefaultCommitTimeout)
 	def(&c.SnapshotEntries, DefaultSnapshotEntries)
+	def(&c.SnapshotBytes, DefaultSnapshotBytes)
 	def(&c.SnapshotInterval, DefaultSnapshotInterval)
 	def(&c.TrailingEntries, DefaultTrailingEntries)
 	if c.Wall == nil {
@@ -183,6 +190,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.leads == nil {
 		c.leads = (*raft.Raft).LeaderCh
+	}
+	if c.wrapLog == nil {
+		c.wrapLog = func(s raft.LogStore) raft.LogStore { return s }
 	}
 	if c.OnApply == nil {
 		c.OnApply = func(fsm.Outcome, bool) {}

@@ -22,6 +22,7 @@ type Counters struct {
 	ReadsVerified   atomic.Uint64 // linearizable
 	Verifications   atomic.Uint64 // rounds of asking the others, shared by reads
 	ReadsStale      atomic.Uint64
+	LogBytes        atomic.Uint64 // appended to the log
 	Snapshots       atomic.Uint64
 	SnapshotsStream atomic.Uint64 // sent to a follower or a backup
 	Restores        atomic.Uint64

@@ -113,6 +113,7 @@ type verifier struct {
 
 	mu   sync.Mutex
 	next *round
+	over error // set at the end of run
 }
 
 type round struct {
@@ -123,6 +124,10 @@ type round struct {
 // verify returns after a verification that began during the call.
 func (v *verifier) verify(ctx context.Context) error {
 	v.mu.Lock()
+	if v.over != nil {
+		v.mu.Unlock()
+		return v.over
+	}
 	if v.next == nil {
 		v.next = &round{done: make(chan struct{})}
 		select {
@@ -163,6 +168,7 @@ func (v *verifier) run(ctx context.Context) {
 func (v *verifier) finish(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.over = err
 	if v.next != nil {
 		v.next.err = err
 		close(v.next.done)

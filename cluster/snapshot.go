@@ -58,6 +58,7 @@ type snapshot struct {
 	path   string
 	meta   raft.SnapshotMeta // Size 0: not known yet
 	header state.Header
+	files  []fileSum
 
 	readers int
 	open    *state.Checkpoint // shared by the readers
@@ -119,6 +120,71 @@ type metaContent struct {
 	Raft    raft.SnapshotMeta
 	Header  []byte // as in a stream
 	Format  uint32
+	Files   []fileSum // of a checkpoint
+}
+
+// fileSum pins down one file of a checkpoint. Pebble takes a damaged manifest or
+// log for one that ends there, and serves what it has read so far; so these are
+// summed. Tables, the bulk, have checksums in every block that is read.
+type fileSum struct {
+	Name   string
+	Size   int64
+	SHA256 string `json:",omitempty"` // empty for tables
+}
+
+const tableSuffix = ".sst"
+
+// sumFiles lists the files of a checkpoint.
+func sumFiles(dir string) ([]fileSum, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var sums []fileSum
+	for _, e := range entries {
+		sum, err := sumFile(dir, e.Name())
+		if err != nil {
+			return nil, err
+		}
+		sums = append(sums, sum)
+	}
+	return sums, nil
+}
+
+func sumFile(dir, name string) (fileSum, error) {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return fileSum{}, err
+	}
+	defer f.Close() // read only
+	info, err := f.Stat()
+	if err != nil {
+		return fileSum{}, err
+	}
+	sum := fileSum{Name: name, Size: info.Size()}
+	if strings.HasSuffix(name, tableSuffix) {
+		return sum, nil
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return fileSum{}, err
+	}
+	sum.SHA256 = hex.EncodeToString(h.Sum(nil))
+	return sum, nil
+}
+
+// checkFiles compares the files of a checkpoint with the list.
+func checkFiles(dir string, sums []fileSum) error {
+	for _, want := range sums {
+		got, err := sumFile(dir, want.Name)
+		if err != nil {
+			return err
+		}
+		if got != want {
+			return fmt.Errorf("%s is not what was written", filepath.Join(dir, want.Name))
+		}
+	}
+	return nil
 }
 
 type metaEnvelope struct {
@@ -145,7 +211,7 @@ func readSnapshot(path string) (*snapshot, error) {
 	if content.Version != snapshotMetaV1 || content.Format != state.SnapshotFormat {
 		return nil, fmt.Errorf("%s: made by another version of Pulse (meta %d, format %d)", metaFile, content.Version, content.Format)
 	}
-	snap := &snapshot{path: path, meta: content.Raft}
+	snap := &snapshot{path: path, meta: content.Raft, files: content.Files}
 	if err := snap.header.UnmarshalBinary(content.Header); err != nil {
 		return nil, fmt.Errorf("%s: %w", metaFile, err)
 	}
@@ -158,12 +224,14 @@ func readSnapshot(path string) (*snapshot, error) {
 	return snap, nil
 }
 
-func writeMeta(dir string, meta raft.SnapshotMeta, header state.Header) error {
-	head, err := header.MarshalBinary()
+func (k *snapshotSink) writeMeta() error {
+	head, err := k.header.MarshalBinary()
 	if err != nil {
 		return err
 	}
-	content, err := json.Marshal(metaContent{Version: snapshotMetaV1, Raft: meta, Header: head, Format: header.Format})
+	content, err := json.Marshal(metaContent{
+		Version: snapshotMetaV1, Raft: k.meta, Header: head, Format: k.header.Format, Files: k.files,
+	})
 	if err != nil {
 		return err
 	}
@@ -172,7 +240,7 @@ func writeMeta(dir string, meta raft.SnapshotMeta, header state.Header) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, metaFile), append(data, '\n'), 0o600)
+	return os.WriteFile(filepath.Join(k.dir, metaFile), append(data, '\n'), 0o600)
 }
 
 // newest returns raft's meta and the state's header of the newest snapshot.
@@ -233,6 +301,7 @@ type snapshotSink struct {
 	meta  raft.SnapshotMeta
 
 	header state.Header // set once the content is whole
+	files  []fileSum
 	whole  bool
 	over   bool
 
@@ -273,7 +342,12 @@ func (k *snapshotSink) ID() string { return k.meta.ID }
 
 // adopt makes a checkpoint the content.
 func (k *snapshotSink) adopt(st *staged) error {
-	if err := os.Rename(st.dir, filepath.Join(k.dir, checkpointDir)); err != nil {
+	dir := filepath.Join(k.dir, checkpointDir)
+	err := os.Rename(st.dir, dir)
+	if err == nil {
+		k.files, err = sumFiles(dir)
+	}
+	if err != nil {
 		return fmt.Errorf("persist snapshot: %w", err)
 	}
 	k.header, k.whole = st.header, true
@@ -340,7 +414,7 @@ func (k *snapshotSink) Close() error {
 }
 
 func (k *snapshotSink) publish() error {
-	if err := writeMeta(k.dir, k.meta, k.header); err != nil {
+	if err := k.writeMeta(); err != nil {
 		return err
 	}
 	if err := syncTree(k.dir); err != nil {
@@ -356,7 +430,7 @@ func (k *snapshotSink) publish() error {
 	}
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()
-	k.store.list = append(k.store.list, &snapshot{path: final, meta: k.meta, header: k.header})
+	k.store.list = append(k.store.list, &snapshot{path: final, meta: k.meta, header: k.header, files: k.files})
 	slices.SortFunc(k.store.list, newestFirst)
 	return nil
 }
@@ -501,8 +575,12 @@ func (s *snapshotStore) openCheckpoint(snap *snapshot, meta *raft.SnapshotMeta) 
 	c := snap.open
 	s.mu.Unlock()
 	if c == nil {
-		var err error
-		if c, err = state.OpenCheckpoint(filepath.Join(snap.path, checkpointDir)); err != nil {
+		dir := filepath.Join(snap.path, checkpointDir)
+		err := checkFiles(dir, snap.files)
+		if err == nil {
+			c, err = state.OpenCheckpoint(dir)
+		}
+		if err != nil {
 			return nil, err
 		}
 		if !c.Header().SameState(snap.header) {

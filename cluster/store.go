@@ -75,7 +75,7 @@ func openStores(cfg *Config, watchdog *Watchdog, counters *Counters, logger hclo
 	s.closers = append(s.closers, logs)
 
 	s.stable = &watchedStable{stable, s, watchdog, counters}
-	s.logs = newLogCache(&watchedLog{logs, s, watchdog, counters})
+	s.logs = newLogCache(&watchedLog{cfg.wrapLog(logs), s, watchdog, counters})
 	return s, nil
 }
 
@@ -159,6 +159,9 @@ func (l *watchedLog) StoreLogs(logs []*raft.Log) error {
 	began := time.Now()
 	err := l.write("append to the log", func() error { return l.LogStore.StoreLogs(logs) })
 	l.counters.LogWrite.observe(time.Since(began))
+	for _, log := range logs {
+		l.counters.LogBytes.Add(uint64(len(log.Data)))
+	}
 	return err
 }
 

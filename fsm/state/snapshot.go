@@ -160,6 +160,9 @@ func OpenCheckpoint(dir string) (*Checkpoint, error) {
 		ErrorIfNotExists:   true,
 		FormatMajorVersion: pebble.FormatNewest,
 		Logger:             quiet{},
+		// Corruption is an answer here and no reason to stop: the live store is
+		// another one. The reads that met it return it as an error.
+		EventListener: &pebble.EventListener{DataCorruption: func(pebble.DataCorruptionInfo) {}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: open checkpoint %s: %w", ErrSnapshotDamaged, dir, err)

@@ -1,0 +1,222 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	pb "pulse/proto/pulse/v1"
+	"pulse/schema"
+)
+
+// alarm is a watchdog whose exit is a note.
+type alarm struct {
+	*Watchdog
+	exits  atomic.Int64
+	closed atomic.Bool
+}
+
+func newAlarm(t *testing.T, limit time.Duration) *alarm {
+	a := &alarm{}
+	a.Watchdog = NewWatchdog(WatchdogConfig{
+		Limit:  limit,
+		Exit:   func(int) { a.exits.Add(1) },
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	a.OnFire(func() { a.closed.Store(true) })
+	t.Cleanup(a.Stop)
+	return a
+}
+
+func TestAWriteThatHangsEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAlarm(t, 0)
+		for range 100 {
+			end := a.Begin("append")
+			time.Sleep(DefaultWriteLimit - time.Second)
+			end()
+		}
+		if a.exits.Load() != 0 {
+			t.Fatal("it fired for writes that were only slow")
+		}
+		began := time.Now()
+		a.Begin("append")
+		a.Begin("append") // the other one is on its way, too
+		for a.exits.Load() == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(began); took < DefaultWriteLimit || took > DefaultWriteLimit+time.Second {
+			t.Fatalf("it fired after %s", took)
+		}
+		if !a.closed.Load() {
+			t.Fatal("the connections are still open at the exit")
+		}
+		time.Sleep(time.Minute)
+		if a.exits.Load() != 1 {
+			t.Fatalf("%d exits", a.exits.Load())
+		}
+	})
+}
+
+func TestConnectionsThatDoNotCloseDoNotHoldUpTheExit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAlarm(t, 0)
+		forever := make(chan struct{})
+		a.OnFire(func() { <-forever })
+		began := time.Now()
+		a.Fatal("append", errors.New("input/output error"))
+		if a.exits.Load() != 1 || !a.closed.Load() || time.Since(began) != closeLimit {
+			t.Fatalf("%d exits after %s", a.exits.Load(), time.Since(began))
+		}
+		close(forever)
+	})
+}
+
+func TestAStoreMayTimeItsWritesItself(t *testing.T) {
+	t.Parallel()
+	a := newAlarm(t, time.Second)
+	a.Slow("flush", 999*time.Millisecond)
+	if a.exits.Load() != 0 {
+		t.Fatal("it fired for a write that was only slow")
+	}
+	a.Slow("flush", time.Second)
+	if a.exits.Load() != 1 {
+		t.Fatal("it did not fire")
+	}
+}
+
+// sickLog is a log whose disk hangs or fails.
+type sickLog struct {
+	raft.LogStore
+	hang atomic.Pointer[chan struct{}]
+	fail atomic.Pointer[error]
+}
+
+func (l *sickLog) StoreLogs(logs []*raft.Log) error {
+	if c := l.hang.Load(); c != nil {
+		<-*c
+	}
+	if err := l.fail.Load(); err != nil {
+		return *err
+	}
+	return l.LogStore.StoreLogs(logs)
+}
+
+func (l *sickLog) GetLog(index uint64, log *raft.Log) error {
+	if err := l.fail.Load(); err != nil {
+		return *err
+	}
+	return l.LogStore.GetLog(index, log)
+}
+
+// sickNode is a lone voter on a log that can fall ill.
+func sickNode(t *testing.T, a *alarm) (*testNode, *sickLog) {
+	t.Helper()
+	log := &sickLog{}
+	n := startNode(t, t.TempDir(), func(c *Config) {
+		c.Watchdog = a.Watchdog
+		c.wrapLog = func(s raft.LogStore) raft.LogStore {
+			log.LogStore = s
+			return log
+		}
+	})
+	return n.lead(t), log
+}
+
+// A leader whose disk hangs sends heartbeats for ever; only the exit helps.
+func TestAHungDiskEndsTheLeader(t *testing.T) {
+	t.Parallel()
+	a := newAlarm(t, 200*time.Millisecond)
+	n, log := sickNode(t, a)
+	n.submit(t, "a")
+	thaw := make(chan struct{})
+	log.hang.Store(&thaw)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := n.Propose(ctx, []*pb.Command{command("b")})
+	wantCode(t, err, schema.ResultUnknown)
+	eventually(t, "the process ends", func() bool { return a.exits.Load() == 1 })
+	log.hang.Store(nil)
+	close(thaw)
+}
+
+func TestAFailedAppendEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []error{syscall.EIO, syscall.ENOSPC, errors.New("corrupt")} {
+		t.Run(failure.Error(), func(t *testing.T) {
+			t.Parallel()
+			a := newAlarm(t, time.Minute)
+			n, log := sickNode(t, a)
+			log.fail.Store(&failure)
+			_, err := n.Propose(t.Context(), []*pb.Command{command("b")})
+			wantCode(t, err, schema.ResultUnknown) // it may have landed
+			if a.exits.Load() != 1 {
+				t.Fatal("the process goes on")
+			}
+			log.fail.Store(nil)
+		})
+	}
+}
+
+func TestALogThatCannotBeReadEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	a := newAlarm(t, time.Minute)
+	log := &sickLog{LogStore: raft.NewInmemStore()}
+	l := &watchedLog{log, &stores{}, a.Watchdog, &Counters{}}
+	if err := l.GetLog(1, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) || a.exits.Load() != 0 {
+		t.Fatalf("an entry that is not there: %v, %d exits", err, a.exits.Load())
+	}
+	damage := errors.New("checksum mismatch")
+	log.fail.Store(&damage)
+	if err := l.GetLog(1, &raft.Log{}); !errors.Is(err, damage) || a.exits.Load() != 1 {
+		t.Fatalf("a damaged one: %v, %d exits", err, a.exits.Load())
+	}
+}
+
+func TestAVoteThatCannotBeWrittenEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	for _, set := range []func(raft.StableStore) error{
+		func(s raft.StableStore) error { return s.Set([]byte("k"), []byte("v")) },
+		func(s raft.StableStore) error { return s.SetUint64([]byte("k"), 1) },
+	} {
+		a := newAlarm(t, time.Minute)
+		store, err := openBolt(filepath.Join(t.TempDir(), "stable.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &watchedStable{store, &stores{}, a.Watchdog, &Counters{}}
+		if err := set(s); err != nil || a.exits.Load() != 0 {
+			t.Fatalf("%v, %d exits", err, a.exits.Load())
+		}
+		if err := store.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := set(s); err == nil || a.exits.Load() != 1 {
+			t.Fatalf("%v, %d exits", err, a.exits.Load())
+		}
+	}
+}
+
+func TestApplyIsWatchedToo(t *testing.T) {
+	t.Parallel()
+	a := newAlarm(t, 100*time.Millisecond)
+	n := startNode(t, t.TempDir(), func(c *Config) { c.Watchdog = a.Watchdog }).lead(t)
+	thaw := make(chan struct{})
+	n.machine.set(func() { n.machine.before = func(*pb.Entry) { <-thaw } })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := n.Propose(ctx, []*pb.Command{command("a")})
+	wantCode(t, err, schema.ResultUnknown)
+	eventually(t, "the process ends", func() bool { return a.exits.Load() == 1 })
+	close(thaw)
+}
