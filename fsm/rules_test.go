@@ -260,3 +260,25 @@ func TestStoreSurvivesReopening(t *testing.T) {
 		t.Errorf("next due %d %t", due-storyStart, ok)
 	}
 }
+
+// A connection closed while the gateway's list was on its way stays closed: the
+// list is older than the loss.
+func TestAReportOlderThanADisconnectDoesNotTakeTheSessionBack(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	w := s.worker(1, 1).hello()
+	made := s.index
+	s.say("close", &pb.Command{Body: &pb.Command_CloseSession{CloseSession: &pb.CloseSession{Session: w.ref()}}}).apply()
+	connected := func() bool {
+		a := s.m.Query(&pb.Query{Namespace: DefaultName, Body: &pb.Query_GetWorker{GetWorker: &pb.GetWorker{InstanceId: w.id}}})
+		return a.GetWorker().GetState() == "connected"
+	}
+	s.reportAt(made, w)
+	if connected() {
+		t.Error("an old list took a closed session back")
+	}
+	s.reportAt(s.index, w)
+	if !connected() {
+		t.Error("a newer list did not take the session back")
+	}
+}

@@ -199,6 +199,7 @@ func (r *run) closeSession(c *pb.CloseSession) *pb.Result {
 func (r *run) disconnect(i *state.Instance) {
 	row := state.CopyInstance(i.Row)
 	row.Connected, row.DisconnectedAtUs, row.GraceOver = false, r.now, false
+	row.DisconnectedIndex = r.number
 	row.RenewedOpening = r.opening()
 	r.tx.PutInstance(row)
 }
@@ -321,6 +322,8 @@ func (r *run) reported(c *pb.ReportGateway, e *pb.SessionEntry) schema.Code {
 		return schema.SessionExpired
 	case i.Row.Connected, i.Row.GatewayId != c.GatewayId:
 		return "" // as it is known; or another gateway's, which this one cannot hold
+	case i.Row.DisconnectedIndex > c.AppliedIndex:
+		return "" // the list is older than the loss
 	}
 	row := state.CopyInstance(i.Row)
 	row.GatewayId, row.GatewayIncarnation = c.GatewayId, c.Incarnation

@@ -303,8 +303,11 @@ func reconcileOnly(c *pb.SubmitTask) {
 func key(k string) func(*pb.SubmitTask) { return func(c *pb.SubmitTask) { c.ConcurrencyKey = k } }
 
 // report keeps the gateway alive.
-func (s *story) report(workers ...*worker) {
-	r := &pb.ReportGateway{GatewayId: "g1", Incarnation: []byte("i1"), AppliedIndex: s.index}
+func (s *story) report(workers ...*worker) { s.reportAt(s.index, workers...) }
+
+// reportAt is a report whose list was made when index was applied.
+func (s *story) reportAt(index uint64, workers ...*worker) {
+	r := &pb.ReportGateway{GatewayId: "g1", Incarnation: []byte("i1"), AppliedIndex: index}
 	ns := s.m.Query(&pb.Query{Body: &pb.Query_ReadNamespace{ReadNamespace: &pb.GetNamespace{Name: DefaultName}}}).GetNamespace()
 	for _, w := range workers {
 		r.Sessions = append(r.Sessions, &pb.SessionEntry{SessionId: w.session, Epoch: w.epoch, InstanceId: w.id, NamespaceId: ns.Id})

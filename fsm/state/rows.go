@@ -57,6 +57,7 @@ func CopyInstance(i *pb.InstanceRow) *pb.InstanceRow {
 		AssignedIndex: i.AssignedIndex, AssignedPlace: i.AssignedPlace, Hold: i.Hold,
 		HoldUntilUs: i.HoldUntilUs, HoldMs: i.HoldMs, GraceOver: i.GraceOver,
 		CreatedAtUs: i.CreatedAtUs, Peer: i.Peer, Revision: i.Revision,
+		DisconnectedIndex: i.DisconnectedIndex,
 	}
 }
 

@@ -203,11 +203,12 @@ type Instance struct {
 	HoldMS                               int64
 	GraceOver                            bool
 
-	secret         string
-	renewedOpening uint64
-	assignedIndex  uint64
-	assignedPlace  int
-	seq            int // of its session
+	secret            string
+	renewedOpening    uint64
+	disconnectedIndex uint64 // entry that disconnected it
+	assignedIndex     uint64
+	assignedPlace     int
+	seq               int // of its session
 }
 
 // Gateway is a gateway process as its reports show it.

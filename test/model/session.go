@@ -138,6 +138,7 @@ func (m *Model) disconnect(i *Instance) {
 	if i.Connected {
 		i.Connected = false
 		i.DisconnectedAt = m.Clock
+		i.disconnectedIndex = m.fence()
 		i.GraceOver = false
 		i.renewedOpening = m.opening()
 	}
@@ -186,7 +187,7 @@ func (m *Model) reportGateway(b *pb.ReportGateway) Result {
 			res.Gone = append(res.Gone, Gone{SessionID: toID(s.SessionId), Code: sessionExpired})
 		case i.SessionID != toID(s.SessionId):
 			res.Gone = append(res.Gone, Gone{SessionID: toID(s.SessionId), Code: sessionSuperseded})
-		case !i.Connected && i.GatewayID == b.GatewayId:
+		case !i.Connected && i.GatewayID == b.GatewayId && i.disconnectedIndex <= b.AppliedIndex:
 			// Given up for lost, and there all the same.
 			i.Incarnation = string(b.Incarnation)
 			i.Connected, i.DisconnectedAt, i.GraceOver = true, 0, false

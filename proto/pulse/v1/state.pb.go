@@ -2166,8 +2166,9 @@ type InstanceRow struct {
 	HoldMs                    int64                  `protobuf:"varint,28,opt,name=hold_ms,json=holdMs,proto3" json:"hold_ms,omitempty"`                  // doubles from 1 s to 60 s while this repeats
 	GraceOver                 bool                   `protobuf:"varint,29,opt,name=grace_over,json=graceOver,proto3" json:"grace_over,omitempty"`         // unstarted attempts were released after the disconnect
 	CreatedAtUs               int64                  `protobuf:"varint,30,opt,name=created_at_us,json=createdAtUs,proto3" json:"created_at_us,omitempty"`
-	Peer                      string                 `protobuf:"bytes,31,opt,name=peer,proto3" json:"peer,omitempty"`          // address it connected from, as the gateway saw it
-	Revision                  uint64                 `protobuf:"varint,32,opt,name=revision,proto3" json:"revision,omitempty"` // grows with registrations, losses and drains, not with heartbeats
+	Peer                      string                 `protobuf:"bytes,31,opt,name=peer,proto3" json:"peer,omitempty"`                                                     // address it connected from, as the gateway saw it
+	DisconnectedIndex         uint64                 `protobuf:"varint,33,opt,name=disconnected_index,json=disconnectedIndex,proto3" json:"disconnected_index,omitempty"` // fencing number of the entry that disconnected it
+	Revision                  uint64                 `protobuf:"varint,32,opt,name=revision,proto3" json:"revision,omitempty"`                                            // grows with registrations, losses and drains, not with heartbeats
 	unknownFields             protoimpl.UnknownFields
 	sizeCache                 protoimpl.SizeCache
 }
@@ -2417,6 +2418,13 @@ func (x *InstanceRow) GetPeer() string {
 		return x.Peer
 	}
 	return ""
+}
+
+func (x *InstanceRow) GetDisconnectedIndex() uint64 {
+	if x != nil {
+		return x.DisconnectedIndex
+	}
+	return 0
 }
 
 func (x *InstanceRow) GetRevision() uint64 {
@@ -2890,7 +2898,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\fresult_bytes\x18\a \x01(\rR\vresultBytes\x12\x1f\n" +
 	"\vinstance_id\x18\b \x01(\fR\n" +
 	"instanceId\x12\x17\n" +
-	"\atime_us\x18\t \x01(\x03R\x06timeUs\"\xdb\b\n" +
+	"\atime_us\x18\t \x01(\x03R\x06timeUs\"\x8a\t\n" +
 	"\vInstanceRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12!\n" +
@@ -2927,7 +2935,8 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\n" +
 	"grace_over\x18\x1d \x01(\bR\tgraceOver\x12\"\n" +
 	"\rcreated_at_us\x18\x1e \x01(\x03R\vcreatedAtUs\x12\x12\n" +
-	"\x04peer\x18\x1f \x01(\tR\x04peer\x12\x1a\n" +
+	"\x04peer\x18\x1f \x01(\tR\x04peer\x12-\n" +
+	"\x12disconnected_index\x18! \x01(\x04R\x11disconnectedIndex\x12\x1a\n" +
 	"\brevision\x18  \x01(\x04R\brevision\"\xc7\x01\n" +
 	"\n" +
 	"GatewayRow\x12\x16\n" +
