@@ -1,15 +1,17 @@
 package node
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"regexp"
 	"time"
 
 	"pulse/cluster"
+	"pulse/gateway"
+	"pulse/gateway/wsconn"
 )
 
 // Defaults of Config.
@@ -30,6 +32,19 @@ type Config struct {
 	// HTTPAddr is where API, console and workers connect. Port 0 takes a free
 	// one; Node.Addr tells which.
 	HTTPAddr string
+	// Auth finds out who asks. Nil lets in whoever is on this machine, and then
+	// HTTPAddr must be a loopback address.
+	Auth gateway.Authenticator
+	// TLS serves HTTPS; nil is plain HTTP.
+	TLS *tls.Config
+	// Hosts and Origins are names and pages that browsers may use, see
+	// gateway.Config.
+	Hosts   []string
+	Origins []string
+	// Limits hold single addresses to their share of connections, handshakes
+	// and faults.
+	Limits wsconn.Limits
+
 	// RaftAddr is where other voters connect. Empty: no port, for a lone voter.
 	RaftAddr string
 
@@ -98,22 +113,11 @@ func (c Config) withDefaults() Config {
 	if c.HTTPAddr == "" {
 		c.HTTPAddr = DefaultHTTPAddr
 	}
+	if c.Auth == nil {
+		c.Auth = gateway.Loopback{}
+	}
 	if c.CloseTimeout == 0 {
 		c.CloseTimeout = defaultCloseTimeout
 	}
 	return c
-}
-
-// IsLoopback says whether an address is reached from this machine alone. Only
-// such a one is served without tokens.
-func IsLoopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.IsLoopback()
 }

@@ -4,28 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"pulse/gateway"
 	"pulse/gateway/httpapi"
 	"pulse/gateway/pulse"
+	"pulse/gateway/wsconn"
+	"pulse/schema/workerv1"
 )
+
+// scrapesMax bounds the requests for metrics served at a time.
+const scrapesMax = 4
 
 // front is where clients and workers connect.
 type front struct {
 	listener net.Listener
-	server   *http.Server
+	server   *gateway.Server
 	api      *httpapi.Handler
 	workers  *pulse.Handler
 }
 
 // listen takes the port before anything else is opened, so that a port in use
-// is found out first. What connects until the node is up waits in the kernel.
+// or an address that may not be served is found out first. What connects until
+// the node is up waits in the kernel.
 func (n *Node) listen() error {
 	l, err := net.Listen("tcp", n.cfg.HTTPAddr)
 	if err != nil {
@@ -33,18 +38,21 @@ func (n *Node) listen() error {
 	}
 	n.front = &front{listener: l}
 	n.onClose("listener", func(context.Context) error {
-		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
 			return err
 		}
-		return nil
+		return nil // the server has closed it
 	})
-	return nil
+	return gateway.CheckListen(l.Addr(), n.cfg.Auth)
 }
 
 func (n *Node) openFront() (err error) {
 	f := n.front
-	authenticate := pulse.LoopbackOnly
-	if f.workers, err = pulse.NewHandler(pulse.Config{Hub: n.hub, Logger: n.logger, Authenticate: authenticate}); err != nil {
+	limiter := wsconn.NewLimiter(n.cfg.Limits)
+	f.workers, err = pulse.NewHandler(pulse.Config{
+		Hub: n.hub, Logger: n.logger, Authenticate: n.cfg.Auth.Authenticate, Connections: wsconn.Config{Limiter: limiter},
+	})
+	if err != nil {
 		return err
 	}
 	n.registry.MustRegister(newCollector(parts{
@@ -52,30 +60,28 @@ func (n *Node) openFront() (err error) {
 		hub: n.hub.Counters(), conns: f.workers.Connections(), feed: n.feed,
 	}))
 	f.api, err = httpapi.New(httpapi.Options{
-		Backend: n.router, Authenticate: authenticate, Logger: n.logger,
+		Backend: n.router, Authenticate: n.cfg.Auth.Authenticate, Logger: n.logger,
 		Cluster: clusterAPI{n.raft, n.cfg.Version}, Version: n.cfg.Version,
-		Metrics: promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
-		Observe: n.meters.request,
+		Metrics:         promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesMax}),
+		Observe:         n.meters.request,
+		Unauthenticated: func(r *http.Request) bool { return limiter.Fault(wsconn.RemoteAddr(r)) },
 	})
 	if err != nil {
 		return err
 	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /v1/worker", f.workers)
-	mux.Handle("/", f.api)
-	f.server = &http.Server{
-		Handler:           mux,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(n.logger.Handler(), slog.LevelDebug),
+	f.server, err = gateway.New(gateway.Config{
+		API: f.api, Workers: map[string]http.Handler{workerv1.Subprotocol: f.workers},
+		Auth: n.cfg.Auth, TLS: n.cfg.TLS, Hosts: n.cfg.Hosts, Origins: n.cfg.Origins, Logger: n.logger,
+	})
+	if err != nil {
+		return err
 	}
-	n.watchdog.OnFire(func() { _ = f.server.Close() })
+	n.watchdog.OnFire(f.server.Abort)
 
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		if err := f.server.Serve(f.listener); !errors.Is(err, http.ErrServerClosed) {
-			go n.fail(fmt.Errorf("node: HTTP listener: %w", err))
+		if err := f.server.Serve(f.listener); err != nil {
+			go n.fail(err) // it waits for this goroutine
 		}
 	})
 	n.onClose("front", func(ctx context.Context) error {
@@ -85,15 +91,11 @@ func (n *Node) openFront() (err error) {
 	return nil
 }
 
-// shutdown refuses new connections, ends streams, and waits for what is being
-// answered. What is left when ctx ends is cut off.
+// shutdown refuses new connections, ends streams, closes the workers' with 1001
+// and waits for what is being answered. What is left when ctx ends is cut off.
 func (f *front) shutdown(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { f.workers.Shutdown(ctx) })
 	defer workers.Wait()
-	f.api.Drain()
-	if err := f.server.Shutdown(ctx); err != nil {
-		return errors.Join(err, f.server.Close())
-	}
-	return nil
+	return f.server.Shutdown(ctx)
 }

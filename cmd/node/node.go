@@ -221,14 +221,18 @@ func (n *Node) Addr() string { return n.front.listener.Addr().String() }
 // URL is Addr as a client wants it. A node that listens everywhere is named by
 // its loopback address.
 func (n *Node) URL() string {
+	scheme := "http://"
+	if n.cfg.TLS != nil {
+		scheme = "https://"
+	}
 	host, port, err := net.SplitHostPort(n.Addr())
 	if err != nil {
-		return "http://" + n.Addr()
+		return scheme + n.Addr()
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	return "http://" + net.JoinHostPort(host, port)
+	return scheme + net.JoinHostPort(host, port)
 }
 
 // ID is the node's name.

@@ -107,6 +107,15 @@ func TestARefusedStartLeavesNothingBehind(t *testing.T) {
 	startNode(t, cfg)
 }
 
+func TestAnAddressThatOthersReachIsRefusedWithoutTokens(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t)
+	cfg.HTTPAddr = "0.0.0.0:0"
+	if _, err := Start(soon(t), cfg); err == nil || !strings.Contains(err.Error(), "no token") {
+		t.Errorf("start: %v", err)
+	}
+}
+
 func TestTwoNodesDoNotShareADirectory(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
