@@ -1,0 +1,179 @@
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	pb "pulse/proto/pulse/v1"
+)
+
+func testLayer(t *testing.T, cluster string) *streamLayer {
+	t.Helper()
+	s, err := listenStream("127.0.0.1:0", "", []byte(cluster))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func address(s *streamLayer) raft.ServerAddress { return raft.ServerAddress(s.Addr().String()) }
+
+func TestServersOfOneClusterGreetEachOther(t *testing.T) {
+	t.Parallel()
+	a, b := testLayer(t, "one"), testLayer(t, "one")
+	out, err := a.Dial(address(b), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := b.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(in, got); err != nil || !bytes.Equal(got, []byte("hello")) {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if err := errors.Join(out.Close(), in.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if len(a.conns)+len(b.conns) != 0 {
+		t.Fatalf("%d and %d connections in the books", len(a.conns), len(b.conns))
+	}
+}
+
+func TestServersOfOtherClustersAreTurnedAway(t *testing.T) {
+	t.Parallel()
+	a, b := testLayer(t, "one"), testLayer(t, "two")
+	if _, err := a.Dial(address(b), time.Minute); err == nil || !strings.Contains(err.Error(), "no server of this cluster") {
+		t.Fatalf("error %v", err)
+	}
+}
+
+// The kernel accepts connections for a process that will never answer.
+func TestASilentServerIsNotWaitedForLong(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a := testLayer(t, "one")
+	began := time.Now()
+	if _, err := a.Dial(raft.ServerAddress(l.Addr().String()), 100*time.Millisecond); err == nil {
+		t.Fatal("it answered")
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Fatalf("it took %s to notice", took)
+	}
+}
+
+// Strangers that say nothing hold up nobody.
+func TestSilentStrangersDoNotHoldUpServers(t *testing.T) {
+	t.Parallel()
+	a, b := testLayer(t, "one"), testLayer(t, "one")
+	for range 10 {
+		conn, err := net.Dial("tcp", b.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	conn, err := a.Dial(address(b), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if in, err := b.Accept(); err != nil || in.RemoteAddr().String() != conn.LocalAddr().String() {
+		t.Fatalf("accepted %v, %v", in, err)
+	}
+}
+
+func TestClosingTheLayerClosesEverything(t *testing.T) {
+	t.Parallel()
+	a, b := testLayer(t, "one"), testLayer(t, "one")
+	conn, err := a.Dial(address(b), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Fatal("the connection is still open")
+	}
+	if _, err := b.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Fatalf("error %v", err)
+	}
+	if _, err := a.Dial(address(b), time.Second); err == nil {
+		t.Fatal("the port is still open")
+	}
+}
+
+func TestAnAddressNobodyCanReachIsRefused(t *testing.T) {
+	t.Parallel()
+	if _, err := listenStream("0.0.0.0:0", "", nil); err == nil || !strings.Contains(err.Error(), "set Advertise") {
+		t.Fatalf("error %v", err)
+	}
+	s, err := listenStream("0.0.0.0:0", "192.0.2.1:7000", nil)
+	if err != nil || s.Addr().String() != "192.0.2.1:7000" {
+		t.Fatalf("%v, %v", s, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Three voters over TCP: the same code, other addresses.
+func TestThreeVotersOverTCP(t *testing.T) {
+	t.Parallel()
+	// Ports are taken and given back, so that all can be named beforehand.
+	var servers []Server
+	for _, id := range []string{"n0", "n1", "n2"} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		servers = append(servers, Server{id, l.Addr().String()})
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &trio{}
+	for _, s := range servers {
+		c.nodes = append(c.nodes, startNode(t, t.TempDir(), func(cfg *Config) {
+			cfg.ID, cfg.Bootstrap, cfg.Listen = s.ID, servers, s.Address
+			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 200*time.Millisecond, 100*time.Millisecond
+		}))
+	}
+	first := c.leader(t)
+	first.submit(t, "a")
+	first.shut(t) // on the way out it hands over
+	second := c.leader(t, first)
+	index := second.submit(t, "b")
+	for _, n := range c.nodes {
+		if n == first {
+			continue
+		}
+		if _, err := n.Query(t.Context(), &pb.Query{Consistency: pb.Consistency_CONSISTENCY_STALE, MinIndex: index}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
