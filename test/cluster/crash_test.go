@@ -1,0 +1,149 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	mrand "math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"pulse/sdk"
+)
+
+// TestKillNineUnderLoad kills the one node again and again while clients submit
+// and workers work, and holds everything they saw against the promises.
+func TestKillNineUnderLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
+	const (
+		kills   = 6
+		clients = 4
+		workers = 6
+		perKill = 1500 * time.Millisecond
+	)
+	node := newProcess(t, "n1")
+	node.start()
+	node.ready(20 * time.Second)
+	w := newWorld(t, node.addr)
+	client := sdk.NewClient(sdk.ClientOptions{Addrs: w.urls(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if _, err := client.PutQueue(t.Context(), "default", sdk.QueueSettings{LeaseDurationMillis: 4000, OfferDurationMillis: 2000}); err != nil {
+		t.Fatal(err)
+	}
+	queue, err := w.queueID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stops []func()
+	for i := range workers {
+		k := newWorker(w, i, queue)
+		if i == 0 {
+			k.dieAfterEffect = 0.05
+		}
+		stops = append(stops, background(t, k.run))
+	}
+
+	load, endLoad := context.WithCancel(t.Context())
+	defer endLoad()
+	var submitted sync.Map
+	var submitting sync.WaitGroup
+	for c := range clients {
+		submitting.Go(func() { w.submit(load, client, c, &submitted) })
+	}
+	for n := range kills {
+		pause(perKill/2 + time.Duration(mrand.Int64N(int64(perKill))))
+		node.kill()
+		pause(time.Duration(mrand.Int64N(int64(200 * time.Millisecond))))
+		node.start()
+		t.Logf("kill %d: ready again after %s", n+1, node.ready(20*time.Second).Round(time.Millisecond))
+	}
+	endLoad()
+	submitting.Wait()
+	w.settle(client, &submitted)
+	close(w.over)
+	for _, stop := range stops {
+		stop()
+	}
+	w.check()
+}
+
+// submit makes tasks as fast as they are acknowledged, of both kinds, some with
+// concurrency keys.
+func (w *world) submit(ctx context.Context, client *sdk.Client, name int, submitted *sync.Map) {
+	for i := 0; ctx.Err() == nil; i++ {
+		spec := sdk.TaskSpec{
+			Handler: "effect", Payload: map[string]int{"client": name, "n": i},
+			Retry: sdk.Retry{MaxAttempts: 20, InitialDelay: 10 * time.Millisecond, MaxDelay: 100 * time.Millisecond},
+		}
+		if i%3 == 0 {
+			spec.RecoverySafety = sdk.ReconcileOnly
+		}
+		if i%4 == 0 {
+			spec.ConcurrencyKey = fmt.Sprintf("key-%d-%d", name, i/40)
+		}
+		begun := w.clock()
+		info, err := client.Submit(ctx, spec)
+		if err != nil {
+			continue // the end of the load; nothing was acknowledged
+		}
+		submitted.Store(info.ID, spec.RecoverySafety)
+		w.record(event{kind: opSubmit, task: info.ID, call: begun, worker: 32 + name})
+		if i%5 == 0 {
+			begun = w.clock()
+			if got, err := client.Get(ctx, info.ID); err == nil {
+				w.record(event{kind: opRead, task: info.ID, state: string(got.State), call: begun, worker: 32 + name})
+			}
+		}
+	}
+}
+
+// settle waits until every acknowledged task has come to rest, and reads it.
+func (w *world) settle(client *sdk.Client, submitted *sync.Map) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 90*time.Second)
+	defer cancel()
+	counts := map[string]int{}
+	total := 0
+	submitted.Range(func(id, safety any) bool {
+		total++
+		begun := w.clock()
+		info, err := client.Wait(ctx, id.(string))
+		if err != nil {
+			w.t.Errorf("task %s was acknowledged and does not come to rest: %v", id, err)
+			return ctx.Err() == nil
+		}
+		counts[string(info.State)]++
+		// A wait is a read that ended now.
+		w.record(event{kind: opRead, task: info.ID, state: string(info.State), call: begun, worker: 60})
+		if info.State == sdk.StateNeedsReview && safety != sdk.ReconcileOnly {
+			w.t.Errorf("IDEMPOTENT task %s needs a review: %s", id, info.ErrorCode)
+		}
+		return true
+	})
+	w.t.Logf("%d acknowledged tasks: %v; the resource refused %d effects", total, counts, w.resource.refused)
+	if total < 50 {
+		w.t.Errorf("only %d tasks: this proved little", total)
+	}
+	if counts[string(sdk.StateSucceeded)] == 0 {
+		w.t.Error("no task succeeded")
+	}
+}
+
+// get is a plain request for tests that look at one answer.
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	res, err := http.Get(url)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return res.StatusCode, err.Error()
+	}
+	return res.StatusCode, string(body)
+}
