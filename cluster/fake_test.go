@@ -221,7 +221,7 @@ func (m *fakeMachine) NextDue() (int64, bool) {
 func (m *fakeMachine) Query(*pb.Query) *pb.Answer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &pb.Answer{Index: m.meta.FenceBase + m.meta.AppliedIndex, ClockUs: m.meta.ClockUs}
+	return &pb.Answer{Index: m.meta.FenceBase + m.meta.AppliedIndex, ClockUs: m.meta.ClockUs, Term: m.meta.AppliedTerm}
 }
 
 // rows is what the store holds beside the meta row.

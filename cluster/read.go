@@ -35,7 +35,6 @@ func (n *Node) Query(ctx context.Context, q *pb.Query) (*pb.Answer, error) {
 		return nil, err
 	}
 	answer := n.cfg.Machine.Query(q)
-	answer.Term = n.raft.CurrentTerm()
 	answer.AgeMs = age.Milliseconds()
 	return answer, nil
 }
