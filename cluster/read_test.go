@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,10 +152,13 @@ func TestTheGateOpensInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var g gate
+		var mu sync.Mutex
 		opened := map[uint64]bool{}
 		for _, i := range []uint64{5, 3, 9} {
 			go func() {
 				if g.wait(t.Context(), i) == nil {
+					mu.Lock()
+					defer mu.Unlock()
 					opened[i] = true
 				}
 			}()
