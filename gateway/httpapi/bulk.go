@@ -125,7 +125,7 @@ func (b *bulkRun) chooseByFilter() error {
 		}
 		list.Before = place
 	}
-	next, err := b.tasks(list, apiv1.BulkIDsMax, func(v *pb.TaskView) bool {
+	next, err := b.tasks(b.ask, list, apiv1.BulkIDsMax, func(v *pb.TaskView) bool {
 		if id, ok := idOf(v.GetTask().GetId()); ok {
 			b.items = append(b.items, bulkItem{id: id, state: v.Task.State, revision: v.Task.Revision})
 		}

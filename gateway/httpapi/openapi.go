@@ -153,10 +153,9 @@ func headersOf(r *route, status int) map[string]*huma.Header {
 	switch {
 	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
 		names = append(names, "Retry-After")
-	case status >= http.StatusBadRequest:
-	case r.changes():
+	case r.changes() && status < http.StatusBadRequest:
 		names = append(names, "Idempotency-Replayed")
-	case r.param("consistency") != nil:
+	case r.param("consistency") != nil && (status < http.StatusBadRequest || status == http.StatusNotFound || status == http.StatusGone):
 		names = append(names, "X-Pulse-Term", "X-Pulse-Consistency", "X-Pulse-Age-Ms")
 	}
 	out := map[string]*huma.Header{}

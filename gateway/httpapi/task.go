@@ -103,7 +103,7 @@ func listTasks(e *exchange) error {
 	w.open()
 	w.name("tasks")
 	w.openArray()
-	next, err := e.tasks(filter, limit, func(v *pb.TaskView) bool {
+	next, err := e.tasks(e.read, filter, limit, func(v *pb.TaskView) bool {
 		w.next()
 		w.open()
 		w.task(v, nil)
@@ -124,26 +124,20 @@ func listTasks(e *exchange) error {
 }
 
 // tasks yields up to limit tasks that a filter lets through, newest first, and
-// returns the place behind which to go on, nil if there is nothing there.
-func (e *exchange) tasks(filter *pb.ListTasks, limit int, yield func(*pb.TaskView) bool) (next []byte, err error) {
+// returns the place behind which to go on, nil if there is nothing there. read
+// makes the first of the reads it takes.
+func (e *exchange) tasks(read func(*pb.Query) (*pb.Answer, error), filter *pb.ListTasks, limit int, yield func(*pb.TaskView) bool) (next []byte, err error) {
 	part := partTasks
 	if filter.IdsOnly {
 		part = pageMax
 	}
-	level := pb.Consistency_CONSISTENCY_UNSPECIFIED
 	for reads := 0; ; reads++ {
 		filter.Limit = uint32(min(limit, part))
-		query := &pb.Query{Consistency: level, MinIndex: e.index, Body: &pb.Query_ListTasks{ListTasks: filter}}
-		var answer *pb.Answer
-		if reads == 0 {
-			answer, err = e.read(query)
-			level = query.Consistency
-		} else {
-			answer, err = e.ask(query)
-		}
+		answer, err := read(&pb.Query{Body: &pb.Query_ListTasks{ListTasks: filter}})
 		if err != nil {
 			return nil, err
 		}
+		read = e.follow
 		list := answer.GetTasks()
 		for _, v := range list.GetTasks() {
 			limit--
