@@ -9,9 +9,9 @@ BUF       := cd proto && $(GO) tool -modfile=../tools/go.mod buf
 LINTER    := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 
 # Packages whose goroutines meet: these run under the race detector too.
-RACE_PKGS ?= ./rpc/... ./cluster/... ./gateway/... ./cmd/node/... ./sdk/...
-FUZZTIME  ?= 20s
-SOAKTIME  ?= 30m
+RACE_PKGS   ?= ./rpc/... ./cluster/... ./gateway/... ./cmd/node/... ./sdk/...
+FUZZTIME    ?= 20s
+SOAKSECONDS ?= 1800
 
 .PHONY: help
 help: ## list what can be made
@@ -74,8 +74,12 @@ bench: ## load one node and print one JSON line
 	$(GO) run ./cmd/pulse bench
 
 .PHONY: soak
-soak: ## the random suites for SOAKTIME (30m)
-	PULSE_SOAK=$(SOAKTIME) $(GO) test -count=1 -timeout 0 ./fsm/... ./test/...
+soak: ## random histories of the machine for SOAKSECONDS (1800)
+	PULSE_PROPERTY_SECONDS=$(SOAKSECONDS) $(GO) test -count=1 -timeout 0 ./test/property
+
+.PHONY: mutants
+mutants: ## break the machine on purpose, one rule at a time; the tests must notice
+	PULSE_MUTANTS=1 $(GO) test -count=1 -timeout 60m -run TestMutants -v ./test/property
 
 .PHONY: cover
 cover: ## a coverage profile, and the total
