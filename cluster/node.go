@@ -38,6 +38,7 @@ type Node struct {
 	stores    *stores
 	snaps     *snapshotStore
 	transport raft.Transport
+	guard     *guard // around transport; nil on a lone voter without a port
 	raft      *raft.Raft
 	applier   *applier
 	clock     *leaderClock
@@ -94,12 +95,38 @@ func Open(cfg Config) (_ *Node, err error) {
 	if n.transport, err = openTransport(&n.cfg, logger); err != nil {
 		return nil, err
 	}
+	if err = n.openGuard(lone); err != nil {
+		return nil, err
+	}
 	if err = n.startRaft(logger); err != nil {
 		return nil, err
 	}
 	watchdog.OnFire(n.disconnect)
 	n.start()
 	return n, nil
+}
+
+// openGuard keeps a server that begins empty out of elections.
+func (n *Node) openGuard(lone bool) error {
+	if lone {
+		return nil
+	}
+	existing, err := raft.HasExistingState(n.stores.logs, n.stores.stable, n.snaps)
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	g, err := newGuard(n.transport, n.cfg.Dir, !existing && len(n.cfg.Bootstrap) == 0)
+	if err != nil {
+		return err
+	}
+	n.guard, n.transport = g, g
+	return nil
+}
+
+// suffrage is this server's place in the newest configuration it knows.
+func (n *Node) suffrage() (voter, known bool) {
+	s, known := n.servers()[raft.ServerID(n.cfg.ID)]
+	return s.Suffrage == raft.Voter, known
 }
 
 // reconcile makes sure, before raft exists, that machine, log and snapshots fit
@@ -218,6 +245,27 @@ func (n *Node) start() {
 	n.running.Go(func() { n.verifier.run(ctx) })
 	n.running.Go(func() { n.disk.run(ctx) })
 	n.running.Go(func() { n.takeSnapshots(ctx) })
+	if n.guard != nil {
+		n.guard.start(n.suffrage)
+		n.running.Go(func() { n.watchGuard(ctx) })
+	}
+}
+
+// watchGuard notes the log's word about a learner also while nobody asks for
+// its vote, and answers a follower that a snapshot did not help.
+func (n *Node) watchGuard(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			n.guard.keepsOut()
+		case id := <-n.guard.again:
+			n.snapshotAgain(ctx, id)
+		}
+	}
 }
 
 // Propose commits commands and returns their results in order, once applied
@@ -406,6 +454,9 @@ func (n *Node) voters() int {
 
 // disconnect closes the raft port and all its connections.
 func (n *Node) disconnect() {
+	if n.guard != nil {
+		n.guard.close()
+	}
 	if t, ok := n.transport.(raft.WithClose); ok {
 		_ = t.Close() // the process ends, or its user sees the error
 	}

@@ -1,0 +1,278 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
+
+	"pulse/schema"
+)
+
+const (
+	// membersEvery is how often the leader compares who is there with who is in
+	// the configuration.
+	membersEvery = time.Second
+	// changeTimeout bounds the enqueueing of a change of configuration.
+	changeTimeout = 10 * time.Second
+	// stableFor is how long a learner has to keep up before it gets a vote.
+	stableFor = 5 * time.Second
+	// behindMax is how many entries a healthy server may lag.
+	behindMax = 1000
+	// silentMax is how long a healthy server may not have heard of the leader.
+	silentMax = 5 * time.Second
+	// votersMin is the number of voters below which none is removed, dead or not.
+	votersMin = 3
+)
+
+// Member is a server that is alive, as gossip tells. What it says is confirmed
+// by the authenticated connections over which it is then called.
+type Member struct {
+	ID      string
+	Address string // of its raft port
+	Fresh   bool   // its disk is empty: it knows no cluster yet
+}
+
+// MemberStats is how far a server is, asked of it directly.
+type MemberStats struct {
+	LastContact time.Duration // since it heard of the leader
+	LastTerm    uint64
+	LastIndex   uint64
+}
+
+// Members knows the servers that are alive. Gossip fills it; it decides nothing.
+type Members interface {
+	Live() []Member
+	Stats(ctx context.Context, id string) (MemberStats, error)
+}
+
+// MembershipDuty lets servers in: one that is alive, empty and unknown becomes a
+// learner; a learner that keeps up gets a vote; a dead voter is removed once
+// another has its place, never so that fewer than three are left. A voter whose
+// disk was emptied becomes a learner again first.
+func (n *Node) MembershipDuty(members Members) Duty {
+	return Duty{Name: "membership", Run: func(ctx context.Context, term uint64) error {
+		m := &membership{node: n, members: members, logger: n.logger.With("term", term)}
+		pilot := autopilot.New(n.raft, m, autopilot.WithLogger(raftLogger(n.logger).Named("autopilot")),
+			autopilot.WithUpdateInterval(membersEvery), autopilot.WithReconcileInterval(membersEvery))
+		pilot.Start(ctx)
+		defer func() { <-pilot.Stop() }()
+		for sleep(ctx, membersEvery) {
+			if err := m.reconcile(ctx); err != nil && ctx.Err() == nil {
+				m.logger.Warn("the servers of the cluster could not be brought in line, trying again", "error", err)
+			}
+		}
+		return ctx.Err()
+	}}
+}
+
+// membership is the leader's view of who should be in the configuration. It is
+// autopilot's integration, too.
+type membership struct {
+	node    *Node
+	members Members
+	logger  *slog.Logger
+	removal sync.Mutex // one removal at a time
+}
+
+func (n *Node) servers() map[raft.ServerID]raft.Server {
+	out := map[raft.ServerID]raft.Server{}
+	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
+		out[s.ID] = s
+	}
+	return out
+}
+
+// reconcile makes at most one change: the next look sees what became of it.
+func (m *membership) reconcile(ctx context.Context) error {
+	servers := m.node.servers()
+	for _, live := range m.members.Live() {
+		id, address := raft.ServerID(live.ID), raft.ServerAddress(live.Address)
+		s, known := servers[id]
+		switch {
+		case live.ID == m.node.cfg.ID:
+			continue
+		case !known && !live.Fresh:
+			// It was removed, or is of nobody: with its old data it stays out.
+			continue
+		case !known:
+			m.logger.Info("a server joins as a learner", "server", live.ID, "address", live.Address)
+			return await(ctx, m.node.raft.AddNonvoter(id, address, 0, changeTimeout))
+		case live.Fresh && s.Suffrage == raft.Voter:
+			m.logger.Warn("a voter has lost its disk and becomes a learner", "server", live.ID)
+			return await(ctx, m.node.raft.DemoteVoter(id, 0, changeTimeout))
+		case s.Address != address && s.Suffrage == raft.Voter:
+			m.logger.Info("a voter has moved", "server", live.ID, "from", s.Address, "to", live.Address)
+			return await(ctx, m.node.raft.AddVoter(id, address, 0, changeTimeout))
+		case s.Address != address:
+			m.logger.Info("a learner has moved", "server", live.ID, "from", s.Address, "to", live.Address)
+			return await(ctx, m.node.raft.AddNonvoter(id, address, 0, changeTimeout))
+		}
+	}
+	return nil
+}
+
+var _ autopilot.ApplicationIntegration = (*membership)(nil)
+
+// AutopilotConfig is how servers are judged.
+func (m *membership) AutopilotConfig() *autopilot.Config {
+	return &autopilot.Config{
+		CleanupDeadServers: true, LastContactThreshold: silentMax, MaxTrailingLogs: behindMax,
+		MinQuorum: votersMin, ServerStabilizationTime: stableFor,
+	}
+}
+
+// NotifyState hears of every look autopilot takes; Status shows the same.
+func (m *membership) NotifyState(*autopilot.State) {}
+
+// FetchServerStats asks each server how far it is, all at once.
+func (m *membership) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
+	var mu sync.Mutex
+	out := map[raft.ServerID]*autopilot.ServerStats{}
+	var asking sync.WaitGroup
+	for id := range servers {
+		asking.Go(func() {
+			stats := MemberStats{LastTerm: m.node.raft.CurrentTerm(), LastIndex: m.node.raft.LastIndex()}
+			if string(id) != m.node.cfg.ID {
+				var err error
+				if stats, err = m.members.Stats(ctx, string(id)); err != nil {
+					return // without an answer it is not healthy
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[id] = &autopilot.ServerStats{LastContact: stats.LastContact, LastTerm: stats.LastTerm, LastIndex: stats.LastIndex}
+		})
+	}
+	asking.Wait()
+	return out
+}
+
+// KnownServers are the members of the configuration, alive or not.
+func (m *membership) KnownServers() map[raft.ServerID]*autopilot.Server {
+	live := map[string]bool{m.node.cfg.ID: true}
+	for _, l := range m.members.Live() {
+		live[l.ID] = true
+	}
+	out := map[raft.ServerID]*autopilot.Server{}
+	for id, s := range m.node.servers() {
+		status := autopilot.NodeFailed
+		if live[string(id)] {
+			status = autopilot.NodeAlive
+		}
+		out[id] = &autopilot.Server{
+			ID: id, Name: string(id), Address: s.Address, NodeStatus: status, RaftVersion: int(raft.ProtocolVersionMax),
+			IsLeader: string(id) == m.node.cfg.ID, NodeType: autopilot.NodeVoter,
+		}
+	}
+	return out
+}
+
+// RemoveFailedServer is autopilot's word that a dead server can go. It has seen
+// to it that enough voters are left; what is checked again is that they are
+// three.
+func (m *membership) RemoveFailedServer(s *autopilot.Server) {
+	if !m.removal.TryLock() {
+		return
+	}
+	defer m.removal.Unlock()
+	if err := m.node.refuseRemoval(s.ID); err != nil {
+		m.logger.Debug("a dead server stays", "server", s.ID, "reason", err)
+		return
+	}
+	m.logger.Warn("a dead server is removed, another has its place", "server", s.ID)
+	future := m.node.raft.RemoveServer(s.ID, 0, changeTimeout)
+	if err := future.Error(); err != nil {
+		m.logger.Warn("a dead server could not be removed", "server", s.ID, "error", err)
+	}
+}
+
+// refuseRemoval says why a server has to stay: fewer than three voters would be
+// left.
+func (n *Node) refuseRemoval(id raft.ServerID) error {
+	servers := n.servers()
+	s, ok := servers[id]
+	if !ok {
+		return schema.Errorf(schema.NotFound, "no server %s in this cluster", id)
+	}
+	voters := n.voters()
+	if s.Suffrage == raft.Voter && voters-1 < votersMin {
+		return schema.Errorf(schema.Conflict, "%d voters would be left without %s, and fewer than %d survive no failure; "+
+			"let another server join first, or force the removal", voters-1, id, votersMin)
+	}
+	return nil
+}
+
+// Remove takes a server out of the configuration. Only the leader can; it does
+// not remove itself.
+func (n *Node) Remove(ctx context.Context, id string, force bool) error {
+	if n.office.Load() == nil {
+		return n.notLeader()
+	}
+	if id == n.cfg.ID {
+		return schema.Errorf(schema.Conflict, "%s leads; transfer leadership first", id)
+	}
+	if err := n.refuseRemoval(raft.ServerID(id)); err != nil {
+		var e *schema.Error
+		if !force || (errors.As(err, &e) && e.Code == schema.NotFound) {
+			return err
+		}
+	}
+	if err := await(ctx, n.raft.RemoveServer(raft.ServerID(id), 0, changeTimeout)); err != nil {
+		return schema.Errorf(schema.ResultUnknown, "remove %s: %v", id, err)
+	}
+	n.logger.Warn("a server was removed by an operator", "server", id, "force", force)
+	return nil
+}
+
+// Transfer hands leadership to a server, or to the most up to date one. The
+// office is closed first, and opened again if it comes back.
+func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err error) {
+	if n.office.Load() == nil {
+		return "", n.notLeader()
+	}
+	var future raft.Future
+	if id == "" {
+		future = n.raft.LeadershipTransfer()
+	} else {
+		s, ok := n.servers()[raft.ServerID(id)]
+		switch {
+		case !ok || s.Suffrage != raft.Voter:
+			return "", schema.Errorf(schema.NotFound, "%s is no voter of this cluster", id)
+		case id == n.cfg.ID:
+			return id, nil
+		}
+		future = n.raft.LeadershipTransferToServer(s.ID, s.Address)
+	}
+	if err := await(ctx, future); err != nil {
+		return "", schema.Errorf(schema.Unavailable, "leadership was not handed over: %v", err)
+	}
+	for ctx.Err() == nil {
+		if leader := n.LeaderID(); leader != "" && leader != n.cfg.ID {
+			return leader, nil
+		}
+		if !sleep(ctx, 10*time.Millisecond) {
+			break
+		}
+	}
+	return "", schema.Errorf(schema.DeadlineExpired, "leadership was handed over; who took it is not known yet")
+}
+
+// snapshotAgain answers a follower that a snapshot did not help: after one more
+// entry the next snapshot ends elsewhere.
+func (n *Node) snapshotAgain(ctx context.Context, id raft.ServerID) {
+	n.logger.Warn("a server was sent the same snapshot twice; a newer one is taken", "server", id)
+	if o := n.office.Load(); o != nil {
+		o.proposer.wantEntry()
+	}
+	if !sleep(ctx, 100*time.Millisecond) {
+		return
+	}
+	if _, err := n.snapshot(ctx); err != nil {
+		n.logger.Warn("no newer snapshot could be taken", "error", err)
+	}
+}

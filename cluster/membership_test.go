@@ -1,0 +1,262 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"pulse/schema"
+)
+
+// town is servers on loopback ports, and who of them is alive as gossip would
+// tell.
+type town struct {
+	t  *testing.T
+	mu sync.Mutex
+	up map[string]*testNode
+}
+
+func (c *town) Live() []Member {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []Member
+	for id, n := range c.up {
+		out = append(out, Member{ID: id, Address: string(n.transport.LocalAddr()), Fresh: n.raft.LastIndex() == 0})
+	}
+	return out
+}
+
+func (c *town) Stats(_ context.Context, id string) (MemberStats, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.up[id]
+	if n == nil {
+		return MemberStats{}, fmt.Errorf("%s is down", id)
+	}
+	return MemberStats{LastContact: n.sinceContact(), LastTerm: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex()}, nil
+}
+
+// start brings a server up; founders start with the first configuration.
+func (c *town) start(id, dir, listen string, founders []Server) *testNode {
+	c.t.Helper()
+	n := startNode(c.t, dir, func(cfg *Config) {
+		cfg.ID, cfg.Bootstrap, cfg.Listen = id, founders, listen
+		cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 200*time.Millisecond, 100*time.Millisecond
+		cfg.Duties = nil
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.up[id] = n
+	return n
+}
+
+func (c *town) stop(id string) string {
+	c.t.Helper()
+	c.mu.Lock()
+	n := c.up[id]
+	delete(c.up, id)
+	c.mu.Unlock()
+	address := string(n.transport.LocalAddr())
+	n.shut(c.t)
+	return address
+}
+
+func (c *town) leader() *testNode {
+	c.t.Helper()
+	var leader *testNode
+	eventually(c.t, "there is a leader", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, n := range c.up {
+			if n.office.Load() != nil && n.raft.State() == raft.Leader {
+				leader = n
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+// duty runs the membership duty on a leader until the function it returns.
+func (c *town) duty(n *testNode) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	d := n.MembershipDuty(c)
+	running.Go(func() { _ = d.Run(ctx, n.raft.CurrentTerm()) })
+	stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	c.t.Cleanup(stop)
+	return stop
+}
+
+func suffrages(n *testNode) string {
+	out := ""
+	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
+		out += fmt.Sprintf("%s=%s ", s.ID, s.Suffrage)
+	}
+	return out
+}
+
+func wait(t *testing.T, n *testNode, what string, ok func(map[raft.ServerID]raft.Server) bool) {
+	t.Helper()
+	limit := time.After(40 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !ok(n.servers()) {
+		select {
+		case <-limit:
+			t.Fatalf("%s: servers are %s", what, suffrages(n))
+		case <-tick.C:
+		}
+	}
+}
+
+func TestServersJoinReplaceTheDeadAndStayOutOnceRemoved(t *testing.T) {
+	if testing.Short() {
+		t.Skip("learners have to be stable for a while")
+	}
+	t.Parallel()
+	c := &town{t: t, up: map[string]*testNode{}}
+	const any = "127.0.0.1:0"
+	a := c.start("a", t.TempDir(), any, []Server{{ID: "a"}})
+	a.lead(t)
+	a.submit(t, "first")
+	stop := c.duty(a)
+
+	// Two more join empty: learners first, voters when they keep up.
+	c.start("b", t.TempDir(), any, nil)
+	wait(t, a, "b is let in as a learner", func(s map[raft.ServerID]raft.Server) bool { return s["b"].Suffrage == raft.Nonvoter && s["b"].ID != "" })
+	dirC := t.TempDir()
+	c.start("c", dirC, any, nil)
+	voters := func(want int) func(map[raft.ServerID]raft.Server) bool {
+		return func(s map[raft.ServerID]raft.Server) bool {
+			n := 0
+			for _, x := range s {
+				if x.Suffrage == raft.Voter {
+					n++
+				}
+			}
+			return n == want && len(s) == want
+		}
+	}
+	wait(t, a, "three voters", voters(3))
+
+	// One dies: with three it stays in the configuration, nobody has its place.
+	addressC := c.stop("c")
+	if err := a.Remove(t.Context(), "c", false); code(err) != schema.Conflict {
+		t.Errorf("removing the third voter answers %v", err)
+	}
+	// Another joins: it gets a vote, and then the dead one goes.
+	c.start("d", t.TempDir(), any, nil)
+	wait(t, a, "d has c's place", func(s map[raft.ServerID]raft.Server) bool {
+		_, gone := s["c"]
+		return !gone && voters(3)(s)
+	})
+
+	// The removed server comes back with its old data: it stays out, and does not
+	// disturb.
+	term := a.raft.CurrentTerm()
+	back := c.start("c", dirC, addressC, nil)
+	pausing(t, 3*time.Second)
+	if _, in := a.servers()["c"]; in || a.raft.CurrentTerm() != term || a.raft.State() != raft.Leader {
+		t.Errorf("the removed server is in: %t, term %d was %d", in, a.raft.CurrentTerm(), term)
+	}
+	if back.office.Load() != nil {
+		t.Error("the removed server leads")
+	}
+	stop()
+}
+
+func TestAVoterWithAnEmptyDiskVotesOnlyWhenItIsPromotedAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("learners have to be stable for a while")
+	}
+	t.Parallel()
+	c := &town{t: t, up: map[string]*testNode{}}
+	var servers []Server
+	listens := map[string]string{}
+	dirs := map[string]string{}
+	for _, id := range []string{"a", "b", "c"} {
+		listens[id] = freeAddress(t)
+		dirs[id] = t.TempDir()
+		servers = append(servers, Server{id, listens[id]})
+	}
+	for _, s := range servers {
+		c.start(s.ID, dirs[s.ID], s.Address, servers)
+	}
+	leader := c.leader()
+	leader.submit(t, "first")
+	wiped := "a"
+	if leader.cfg.ID == "a" {
+		wiped = "b"
+	}
+	c.stop(wiped)
+	if err := os.RemoveAll(dirs[wiped]); err != nil {
+		t.Fatal(err)
+	}
+	n := c.start(wiped, dirs[wiped], listens[wiped], nil)
+	if !n.guard.learner.Load() {
+		t.Fatal("a server that begins empty would vote")
+	}
+	eventually(t, "it has the log again", func() bool { return n.raft.LastIndex() > 0 })
+	if !n.guard.keepsOut() {
+		t.Fatal("it would vote before it was promoted again")
+	}
+	// Nobody noticed in time that it was fresh: an operator removes it, and it
+	// joins as what it is.
+	c.stop(wiped)
+	if err := leader.Remove(t.Context(), wiped, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(dirs[wiped]); err != nil {
+		t.Fatal(err)
+	}
+	n = c.start(wiped, dirs[wiped], listens[wiped], nil)
+	stop := c.duty(leader)
+	wait(t, leader, "it is a voter again", func(s map[raft.ServerID]raft.Server) bool { return s[raft.ServerID(wiped)].Suffrage == raft.Voter })
+	eventually(t, "it may vote", func() bool { return !n.guard.keepsOut() })
+	stop()
+
+	// Leadership is handed over on request.
+	id, err := leader.Transfer(t.Context(), "")
+	if err != nil || id == leader.cfg.ID {
+		t.Errorf("transfer: %q %v", id, err)
+	}
+	if _, err := leader.Transfer(t.Context(), ""); code(err) != schema.NotLeader {
+		t.Errorf("a transfer asked of a follower answers %v", err)
+	}
+}
+
+// pausing lets time pass in which nothing must happen.
+func pausing(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(d):
+	case <-t.Context().Done():
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func code(err error) schema.Code {
+	var e *schema.Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}

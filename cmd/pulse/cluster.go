@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulse/fsm/state"
+	"pulse/sdk"
+)
+
+func (a *app) clusterCommand() *cobra.Command {
+	return noun("cluster", "See how the cluster stands, and back it up", "",
+		"  pulse cluster status\n  pulse cluster backup pulse.backup",
+		a.clusterStatusCommand(), a.clusterBackupCommand())
+}
+
+func (a *app) clusterStatusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show how the node that answers and its cluster stand",
+		Long: `Show how the node that answers sees itself and its cluster. It answers without a
+leader too, which is when it is asked for most. The exit code is 1 if the node is not
+ready to serve.`,
+		Example: "  pulse cluster status\n  pulse cluster status --addr http://10.0.0.2:7400 -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, ctx, cancel, err := a.call(cmd)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			text, err := c.Cluster(ctx)
+			if err != nil {
+				return err
+			}
+			var status clusterStatus
+			if err := json.Unmarshal(text, &status); err != nil {
+				return fmt.Errorf("the answer is not a status of a cluster: %w", err)
+			}
+			if err := a.printOne(cmd, text, func(d *details) { describeCluster(d, &status) }); err != nil {
+				return err
+			}
+			if !status.Node.Ready {
+				return errSilent
+			}
+			return nil
+		},
+	}
+}
+
+// clusterStatus is what people are shown of GET /v1/cluster; -o json has all of it.
+type clusterStatus struct {
+	Node struct {
+		ID            string   `json:"id"`
+		Version       string   `json:"version"`
+		Role          string   `json:"role"`
+		Term          uint64   `json:"term,string"`
+		LeaderID      string   `json:"leader_id"`
+		LeaderAddress string   `json:"leader_address"`
+		Ready         bool     `json:"ready"`
+		NotReady      []string `json:"not_ready"`
+		AppliedIndex  uint64   `json:"applied_index,string"`
+		CommitIndex   uint64   `json:"commit_index,string"`
+		SnapshotIndex uint64   `json:"snapshot_index,string"`
+		LastContactMs int64    `json:"last_contact_ms"`
+		DiskFree      uint64   `json:"disk_free_bytes,string"`
+		DiskTotal     uint64   `json:"disk_total_bytes,string"`
+		DiskLow       bool     `json:"disk_low"`
+		Servers       []struct {
+			ID      string `json:"id"`
+			Address string `json:"address"`
+			Voter   bool   `json:"voter"`
+		} `json:"servers"`
+		Duties []struct {
+			Name      string `json:"name"`
+			Running   bool   `json:"running"`
+			Restarts  int    `json:"restarts"`
+			LastError string `json:"last_error"`
+		} `json:"duties"`
+	} `json:"node"`
+	State *struct {
+		ClusterID         string `json:"cluster_id"`
+		StateHash         string `json:"state_hash"`
+		TasksWaiting      uint64 `json:"tasks_waiting,string"`
+		TasksInReview     uint64 `json:"tasks_in_review,string"`
+		AttemptsLeased    uint64 `json:"attempts_leased,string"`
+		AttemptsRunning   uint64 `json:"attempts_running,string"`
+		SessionsConnected uint64 `json:"sessions_connected,string"`
+		KeysHeld          uint64 `json:"keys_held,string"`
+	} `json:"state"`
+}
+
+func describeCluster(d *details, s *clusterStatus) {
+	n := &s.Node
+	d.putf("Node", "%s, %s in term %d", n.ID, n.Role, n.Term)
+	d.put("Version", n.Version)
+	if n.Ready {
+		d.put("Ready", "yes")
+	} else {
+		d.put("Ready", "no: "+strings.Join(n.NotReady, "; "))
+	}
+	switch {
+	case n.LeaderID == "":
+		d.put("Leader", "none is known")
+	case n.LeaderID != n.ID:
+		d.putf("Leader", "%s at %s, heard of %s ago", n.LeaderID, n.LeaderAddress, spellMillis(n.LastContactMs))
+	}
+	for _, server := range n.Servers {
+		role := "learner"
+		if server.Voter {
+			role = "voter"
+		}
+		if server.Address != "" {
+			role += " at " + server.Address
+		}
+		d.putf("Server", "%s, %s", server.ID, role)
+	}
+	d.putf("Log", "applied to %d, committed to %d, snapshot at %d", n.AppliedIndex, n.CommitIndex, n.SnapshotIndex)
+	for _, duty := range n.Duties {
+		if !duty.Running || duty.Restarts > 0 {
+			d.putf("Duty", "%s: running %t, %s %s", duty.Name, duty.Running, plural(duty.Restarts, "restart"), duty.LastError)
+		}
+	}
+	if n.DiskTotal > 0 {
+		low := ""
+		if n.DiskLow {
+			low = ": LOW, submissions are refused"
+		}
+		d.putf("Disk", "%s free of %s%s", size(n.DiskFree), size(n.DiskTotal), low)
+	}
+	if state := s.State; state != nil {
+		d.put("Cluster", state.ClusterID)
+		d.putf("Tasks", "%s waiting, %s leased, %s running, %s in review", commas(state.TasksWaiting),
+			commas(state.AttemptsLeased), commas(state.AttemptsRunning), commas(state.TasksInReview))
+		d.putf("Workers", "%s connected, %s keys held", commas(state.SessionsConnected), commas(state.KeysHeld))
+		d.put("State hash", state.StateHash)
+	}
+}
+
+// size is a number of bytes for people.
+func size(n uint64) string {
+	const kib = 1024
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	value, unit := float64(n), 0
+	for value >= kib && unit < len(units)-1 {
+		value /= kib
+		unit++
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", value, units[unit])
+}
+
+// backupDone is what is printed about a backup.
+type backupDone struct {
+	File      string    `json:"file"`
+	Bytes     int64     `json:"bytes"`
+	Rows      uint64    `json:"rows,string"`
+	ClusterID string    `json:"cluster_id"`
+	Index     uint64    `json:"index,string"`
+	StateHash string    `json:"state_hash"`
+	Clock     time.Time `json:"clock"`
+}
+
+func (a *app) clusterBackupCommand() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "backup FILE",
+		Short: "Write a consistent copy of the whole state while the cluster goes on",
+		Long: `Write a copy of the whole state as it is at one place of the log, while the cluster
+goes on. The file is read back and checked, row by row and by its checksum, before it
+gets its name: a FILE that is there is whole.
+
+It holds what tasks carry, but no secret of the cluster; keep that apart.`,
+		Example: "  pulse cluster backup pulse-2026-03-01.backup",
+		Args:    exactly("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := os.Stat(args[0]); err == nil && !force {
+				return fmt.Errorf("%s is there already; --force replaces it", args[0])
+			}
+			c, ctx, cancel, err := a.long(cmd)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			header, bytes, err := backup(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			done := backupDone{
+				File: args[0], Bytes: bytes, Rows: header.Rows, ClusterID: header.ClusterID,
+				Index: header.FenceBase + header.AppliedIndex, StateHash: fmt.Sprintf("%x", header.StateHash), Clock: time.UnixMicro(header.ClockUs).UTC(),
+			}
+			return a.done(cmd, done, "%s: %s, %s rows, as of index %d; read back and whole.", done.File, size(uint64(bytes)), commas(done.Rows), done.Index)
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "replace FILE if it is there")
+	return cmd
+}
+
+// backup writes the stream beside its place, verifies what the disk has, and then
+// moves it there.
+func backup(ctx context.Context, c *sdk.Client, path string) (header state.Header, bytes int64, err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return header, 0, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}()
+	stream, err := c.Backup(ctx)
+	if err != nil {
+		return header, 0, err
+	}
+	defer stream.Close()
+	if bytes, err = io.Copy(f, stream); err != nil {
+		return header, 0, fmt.Errorf("the backup broke off: %w", err)
+	}
+	if err = f.Sync(); err != nil {
+		return header, 0, err
+	}
+	if _, err = f.Seek(0, io.SeekStart); err != nil {
+		return header, 0, err
+	}
+	if header, err = state.VerifyStream(f); err != nil {
+		return header, 0, fmt.Errorf("the backup is not whole: %w", err)
+	}
+	if err = f.Close(); err != nil {
+		return header, 0, err
+	}
+	return header, bytes, os.Rename(f.Name(), path)
+}

@@ -1,0 +1,6 @@
+package main
+
+import "github.com/spf13/cobra"
+
+func (a *app) demoCommand() *cobra.Command  { return &cobra.Command{Use: "demo", RunE: nil} }
+func (a *app) benchCommand() *cobra.Command { return &cobra.Command{Use: "bench"} }
