@@ -185,6 +185,7 @@ func TestCertificatesAreGoodForTheirTimeOnly(t *testing.T) {
 		if _, err := Renew(dir, RenewOptions{}); err != nil {
 			t.Fatal(err)
 		}
+		time.Sleep(lookEvery)
 		if m = meet(n1.ServerConfig(), calling(t, n2, "n1")); !m.ok() {
 			t.Errorf("renewed: %+v", m)
 		}
