@@ -119,7 +119,7 @@ func describeCluster(d *details, s *clusterStatus) {
 		if server.Voter {
 			role = "voter"
 		}
-		if server.Address != "" {
+		if server.Address != "" && server.Address != server.ID {
 			role += " at " + server.Address
 		}
 		d.putf("Server", "%s, %s", server.ID, role)

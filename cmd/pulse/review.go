@@ -23,7 +23,7 @@ var reviewColumns = []column[*sdk.TaskInfo]{
 	{"ID", func(t *sdk.TaskInfo) string { return t.ID }},
 	{"QUEUE", func(t *sdk.TaskInfo) string { return t.Queue }},
 	{"HANDLER", func(t *sdk.TaskInfo) string { return t.Handler }},
-	{"WAITING", func(t *sdk.TaskInfo) string { return age(t.UpdatedAt) }},
+	{"FOR", func(t *sdk.TaskInfo) string { return age(t.UpdatedAt) }},
 	{"BUSINESS KEY", func(t *sdk.TaskInfo) string { return t.BusinessKey }},
 	{"HOLDS KEY", func(t *sdk.TaskInfo) string { return t.ConcurrencyKey }},
 	{"LAST ERROR", func(t *sdk.TaskInfo) string { return t.ErrorCode }},

@@ -266,6 +266,9 @@ func describeAttempt(d *details, at *sdk.Attempt) {
 	if why := cmp.Or(at.ErrorCode, at.EndCause); why != "" && at.State != "SUCCEEDED" {
 		text += ", " + why
 	}
+	if len(at.Result) > 0 && at.State != "SUCCEEDED" {
+		text += ": " + string(at.Result)
+	}
 	d.put("Attempt "+short(at.ID), text)
 	for _, e := range at.Evidence {
 		late := fmt.Sprintf("came too late, %s: %s", timeAndAge(e.At), e.Outcome)
@@ -492,8 +495,30 @@ func (a *app) printEvent(cmd *cobra.Command, event sdk.Event, before string) err
 	if a.format != formatTable {
 		return printLine(cmd.OutOrStdout(), event)
 	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s%-12s  %s\n", before, event.State, strings.ReplaceAll(event.Type, "_", " "))
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s%-12s  %s\n", before, event.State, eventText(event.Type))
 	return err
+}
+
+// eventTexts say in words what a change was; others are named as they are.
+var eventTexts = map[string]string{
+	"leased":          "offered to a worker",
+	"lease_released":  "not started in time, offered again",
+	"started":         "started by the worker",
+	"succeeded":       "done",
+	"attempt_unknown": "the worker does not know how it ended",
+	"attempt_expired": "the worker was not heard of in time",
+	"retry_scheduled": "to be tried again",
+	"failed":          "known not to have been done",
+	"review_needed":   "nobody can know how it ended",
+	"reviewed":        "settled by a person",
+	"state":           "what happened before is no longer kept",
+}
+
+func eventText(name string) string {
+	if text := eventTexts[name]; text != "" {
+		return text
+	}
+	return strings.ReplaceAll(name, "_", " ")
 }
 
 // exactly takes arguments by name, and names those that are missing.
