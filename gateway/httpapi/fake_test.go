@@ -369,7 +369,7 @@ func newRig(t *testing.T, change ...func(*Options)) *rig {
 	}}}
 	opt := Options{
 		Backend: r.fakeBackend, Logger: slog.New(slog.DiscardHandler), Cluster: r.cluster, Version: "1.2.3",
-		Authenticate: func(*http.Request) (session.Identity, *schema.Error) { return session.Anonymous, nil },
+		Authenticate: anonymous,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 			_, _ = io.WriteString(w, "pulse_up 1\n")
@@ -418,3 +418,5 @@ func problemOf(t *testing.T, w *httptest.ResponseRecorder) Problem {
 	}
 	return decode[Problem](t, w.Body.Bytes())
 }
+
+func anonymous(*http.Request) (session.Identity, *schema.Error) { return session.Anonymous, nil }

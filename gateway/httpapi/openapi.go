@@ -155,7 +155,7 @@ func headersOf(r *route, status int) map[string]*huma.Header {
 		names = append(names, "Retry-After")
 	case r.changes() && status < http.StatusBadRequest:
 		names = append(names, "Idempotency-Replayed")
-	case r.param("consistency") != nil && (status < http.StatusBadRequest || status == http.StatusNotFound || status == http.StatusGone):
+	case r.param("consistency") != nil && status < http.StatusInternalServerError:
 		names = append(names, "X-Pulse-Term", "X-Pulse-Consistency", "X-Pulse-Age-Ms")
 	}
 	out := map[string]*huma.Header{}

@@ -1,0 +1,528 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"pulse/gateway/session"
+	pb "pulse/proto/pulse/v1"
+	"pulse/schema"
+)
+
+func TestWhatLeadsNowhere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, c := range []struct {
+		method, target string
+		status         int
+		allow          string
+	}{
+		{"GET", "/nowhere", 404, ""},
+		{"GET", "/v1", 404, ""},
+		{"GET", "/v1/", 404, ""},
+		{"GET", "//v1/namespaces", 404, ""},
+		{"GET", "/v1/namespaces/", 404, ""},
+		{"GET", "/v1/namespaces//tasks", 404, ""},
+		{"GET", "/v1/namespaces/default/../default/tasks", 404, ""},
+		{"GET", "/v1%2Fnamespaces", 404, ""},
+		{"GET", "/v1/Namespaces", 404, ""},
+		{"POST", taskPath + ":explode", 404, ""},
+		{"POST", taskPath + ":", 404, ""},
+		{"GET", "/v1/namespaces/default/tasks:bulk:x", 404, ""},
+		{"GET", "/a/b/c/d/e/f/g/h/i/j", 404, ""},
+		{"GET", taskPath + ":cancel", 405, "POST"},
+		{"POST", taskPath, 405, "GET, HEAD"},
+		{"PATCH", queuePath, 405, "DELETE, GET, HEAD, PUT"},
+		{"OPTIONS", tasksPath, 405, "POST"},
+		{"POST", "/v1/namespaces", 405, "GET, HEAD"},
+		{"TRACE", "/healthz", 405, "GET, HEAD"},
+		{"HEAD", "/v1/namespaces/default/events", 405, "GET"},
+		{"CONNECT", "/v1/namespaces", 405, "GET, HEAD"},
+		{"get", "/healthz", 405, "GET, HEAD"},
+	} {
+		req := httptest.NewRequest("GET", "http://h/", nil)
+		req.Method, req.URL.Path = c.method, c.target
+		if p, raw, ok := strings.Cut(c.target, "%2F"); ok {
+			req.URL.Path, req.URL.RawPath = p+"/"+raw, c.target
+		}
+		w := newRecorder()
+		r.handler.ServeHTTP(w, req)
+		if c.method != "HEAD" && problemOf(t, w).Status != c.status {
+			t.Errorf("%s %s: %s", c.method, c.target, w.Body)
+		}
+		if w.Code != c.status || w.Header().Get("Allow") != c.allow {
+			t.Errorf("%s %s: %d, Allow %q", c.method, c.target, w.Code, w.Header().Get("Allow"))
+		}
+		if strings.HasPrefix(c.target, "/v1/") && w.Header().Get("X-Pulse-Index") != "77" {
+			t.Errorf("%s %s has no X-Pulse-Index", c.method, c.target)
+		}
+	}
+}
+
+func TestAHEADIsAGETWithoutABody(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	get, head := r.do("GET", taskPath, ""), r.do("HEAD", taskPath, "")
+	if head.Code != 200 || head.Body.Len() != 0 || head.Header().Get("Content-Length") != get.Header().Get("Content-Length") {
+		t.Errorf("%d %d %v", head.Code, head.Body.Len(), head.Header())
+	}
+}
+
+func TestAKeyInAPathIsOneSegment(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for escaped, want := range map[string]string{
+		"a%2Fb": "a/b", "%2F": "/", "..": "..", "%2E%2E": "..", "a%2fb%2Fc": "a/b/c", "a:free": "a:free", "a%3Afree": "a:free",
+		"a+b": "a+b", "100%25": "100%", "%C3%A4": "ä", "a%20b": "a b", "a%3Fb": "a?b", "a%23b": "a#b", ".": ".", "watch": "watch",
+	} {
+		if w := r.do("GET", keysPath+"/"+escaped, ""); w.Code != 200 {
+			t.Errorf("GET %s: %d %s", escaped, w.Code, w.Body)
+			continue
+		}
+		if w := r.do("POST", keysPath+"/"+escaped+":free", `{"note":"n"}`); w.Code != 200 {
+			t.Errorf("POST %s: %d %s", escaped, w.Code, w.Body)
+			continue
+		}
+		q, c := r.asked(), r.commanded()
+		if got := q[len(q)-1].GetGetKey().Key; got != want {
+			t.Errorf("GET %s reads %q", escaped, got)
+		}
+		if got := c[len(c)-1].GetFreeKey().Key; got != want {
+			t.Errorf("POST %s frees %q", escaped, got)
+		}
+	}
+	if w := r.do("GET", keysPath+"/a/b", ""); w.Code != 404 {
+		t.Errorf("two segments: %d", w.Code)
+	}
+}
+
+func TestFreshnessIsPassedOnByEveryRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	n := 0
+	for _, g := range goldens {
+		route, _, _ := r.handler.mux.find(g.method, request(g.method, g.target, "").URL.EscapedPath())
+		if g.method != "GET" || route.public || route.waits {
+			continue
+		}
+		n++
+		path, _, _ := strings.Cut(g.target, "?")
+		w := r.do("GET", path+"?consistency=stale&min_index=1234", "")
+		q := r.asked()
+		if last := q[len(q)-1]; w.Code != 200 || last.Consistency != pb.Consistency_CONSISTENCY_STALE || last.MinIndex != 1234 ||
+			w.Header().Get("X-Pulse-Consistency") != "stale" || w.Header().Get("X-Pulse-Age-Ms") != "12" || w.Header().Get("X-Pulse-Index") != "79" {
+			t.Errorf("%s: %d %v %v", route.pattern, w.Code, last, w.Header())
+		}
+		w = r.do("GET", path+"?consistency=linearizable", "")
+		if w.Code != 200 || w.Header().Get("X-Pulse-Consistency") != "linearizable" || w.Header().Get("X-Pulse-Term") != "3" {
+			t.Errorf("%s: %d %v", route.pattern, w.Code, w.Header())
+		}
+	}
+	if n < 13 {
+		t.Errorf("only %d reads", n)
+	}
+}
+
+func TestEveryChangeTakesAnIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	for _, g := range goldens {
+		if g.method == "GET" || strings.HasPrefix(g.name, "bulk_dry") {
+			continue
+		}
+		r := newRig(t)
+		r.submit = func(_ context.Context, cmds []*pb.Command) ([]*pb.Result, error) {
+			out := make([]*pb.Result, len(cmds))
+			for i := range cmds {
+				out[i] = sampleResult(cmds[i])
+				out[i].Replayed = true
+			}
+			return out, nil
+		}
+		w := r.do(g.method, g.target, g.body, "Idempotency-Key", "the-key")
+		for _, c := range r.commanded() {
+			if !strings.HasPrefix(c.IdempotencyKey, "the-key") || len(c.ContentHash) != 32 {
+				t.Errorf("%s: key %q, content of %d bytes", g.name, c.IdempotencyKey, len(c.ContentHash))
+			}
+		}
+		if !strings.HasPrefix(g.name, "bulk") && w.Header().Get("Idempotency-Replayed") != "true" {
+			t.Errorf("%s: a replay is not marked", g.name)
+		}
+	}
+}
+
+func TestRolesAllowWhatTheyName(t *testing.T) {
+	t.Parallel()
+	allowed := map[Verb][]string{}
+	for _, verb := range []Verb{VerbRead, VerbSubmit, VerbCancel, VerbReview, VerbAdmin, "work", ""} {
+		r := newRig(t, func(o *Options) {
+			o.Authenticate = func(*http.Request) (session.Identity, *schema.Error) {
+				return session.Identity{Principal: "token/1", Roles: []string{string(verb)}}, nil
+			}
+		})
+		for _, g := range goldens {
+			route, _, _ := r.handler.mux.find(g.method, request(g.method, g.target, "").URL.EscapedPath())
+			if route.public {
+				continue
+			}
+			w := r.do(g.method, g.target, g.body)
+			if w.Code != http.StatusForbidden && !slices.Contains(allowed[verb], route.id) {
+				allowed[verb] = append(allowed[verb], route.id)
+			}
+			if (w.Code == http.StatusForbidden) != (verb != VerbAdmin && verb != route.verb || route.id == "bulk-tasks" && g.name != "bulk_dry" && verb == VerbRead) {
+				t.Errorf("%s with role %q: %d", g.name, verb, w.Code)
+			}
+		}
+	}
+	for verb, want := range map[Verb]string{
+		VerbSubmit: "submit-task submit-batch retry-task", VerbCancel: "cancel-task", VerbReview: "review-task", "work": "", "": "",
+	} {
+		if got := strings.Join(allowed[verb], " "); got != want {
+			t.Errorf("role %q may %s", verb, got)
+		}
+	}
+	if n := len(allowed[VerbAdmin]); n < 28 {
+		t.Errorf("admin may only %d things", n)
+	}
+}
+
+func TestABulkNeedsTheVerbOfItsAction(t *testing.T) {
+	t.Parallel()
+	for action, verb := range map[string]Verb{"cancel": VerbCancel, "retry": VerbSubmit} {
+		for _, role := range []Verb{VerbCancel, VerbSubmit} {
+			r := newRig(t, func(o *Options) {
+				o.Authenticate = func(*http.Request) (session.Identity, *schema.Error) {
+					return session.Identity{Principal: "token/1", Roles: []string{"read", string(role)}}, nil
+				}
+			})
+			w := r.do("POST", "/v1/namespaces/default/tasks:bulk", `{"action":"`+action+`","ids":["`+idOne+`"]}`)
+			if (w.Code == 200) != (role == verb) {
+				t.Errorf("%s with %s: %d", action, role, w.Code)
+			}
+		}
+	}
+}
+
+func TestACallerStaysInItsNamespacesAndQueues(t *testing.T) {
+	t.Parallel()
+	as := func(who session.Identity) *rig {
+		who.Roles = []string{"admin"}
+		return newRig(t, func(o *Options) {
+			o.Authenticate = func(*http.Request) (session.Identity, *schema.Error) { return who, nil }
+		})
+	}
+	for _, c := range []struct {
+		who    session.Identity
+		target string
+		status int
+	}{
+		{session.Identity{Namespaces: []string{"default"}}, taskPath, 200},
+		{session.Identity{Namespaces: []string{"other"}}, taskPath, 403},
+		{session.Identity{Namespaces: []string{"other"}}, queuePath, 403},
+		{session.Identity{Namespaces: []string{"other"}}, "/v1/cluster", 403},
+		{session.Identity{Namespaces: []string{"other"}}, "/v1/cluster/backup", 403},
+		{session.Identity{Namespaces: []string{"other"}}, "/v1/namespaces/default/events", 403},
+		{session.Identity{Namespaces: []string{"other"}}, taskPath + "/watch", 403},
+		{session.Identity{Namespaces: []string{"other"}}, "/v1/namespaces", 200},
+		{session.Identity{Queues: []string{"default"}}, queuePath, 200},
+		{session.Identity{Queues: []string{"other"}}, queuePath, 403},
+		{session.Identity{Queues: []string{"default"}}, taskPath, 403},
+	} {
+		if w := as(c.who).do("GET", c.target, ""); w.Code != c.status {
+			t.Errorf("%+v reads %s: %d", c.who, c.target, w.Code)
+		}
+	}
+	w := as(session.Identity{Namespaces: []string{"other"}}).do("GET", "/v1/namespaces", "")
+	if w.Body.String() != `{"namespaces":[]}` {
+		t.Errorf("it sees %s", w.Body)
+	}
+}
+
+func TestFailedAuthenticationsAreCounted(t *testing.T) {
+	t.Parallel()
+	left := 2
+	r := newRig(t, func(o *Options) {
+		o.Authenticate = nobody
+		o.Unauthenticated = func(*http.Request) bool { left--; return left >= 0 }
+	})
+	var got []int
+	for range 3 {
+		got = append(got, r.do("GET", taskPath, "").Code)
+	}
+	if !slices.Equal(got, []int{401, 401, 429}) {
+		t.Errorf("answers %v", got)
+	}
+}
+
+func TestAFaultIsAnsweredAndLogged(t *testing.T) {
+	t.Parallel()
+	seen := 0
+	r := newRig(t, func(o *Options) {
+		o.Observe = func(method, route string, status int, _ time.Duration) {
+			seen = status
+			if method != "GET" || route != "GET "+ofTask {
+				t.Errorf("observed %s %s", method, route)
+			}
+		}
+	})
+	r.read = func(context.Context, *pb.Query) (*pb.Answer, error) { panic("a bug") }
+	w := r.do("GET", taskPath, "")
+	if p := problemOf(t, w); w.Code != 500 || p.Code != "internal" || strings.Contains(p.Detail, "bug") || seen != 500 {
+		t.Errorf("%d %+v, observed %d", w.Code, p, seen)
+	}
+	if r.handler.InFlight() != 0 {
+		t.Error("it is still counted")
+	}
+}
+
+func TestRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) { o.InFlightMax = 1 })
+		release := make(chan struct{})
+		r.read = func(_ context.Context, q *pb.Query) (*pb.Answer, error) {
+			<-release
+			return sampleAnswer(q), nil
+		}
+		done := make(chan int)
+		go func() { done <- r.do("GET", taskPath, "").Code }()
+		synctest.Wait()
+		if w := r.do("GET", queuePath, ""); w.Code != 503 || w.Header().Get("Retry-After") != "1" {
+			t.Errorf("a second request: %d", w.Code)
+		}
+		if w := r.do("GET", "/healthz", ""); w.Code != 200 {
+			t.Errorf("health: %d", w.Code)
+		}
+		close(release)
+		if code := <-done; code != 200 {
+			t.Errorf("the first: %d", code)
+		}
+		if w := r.do("GET", queuePath, ""); w.Code != 200 {
+			t.Errorf("a third: %d", w.Code)
+		}
+	})
+}
+
+func TestBodiesAreBoundedTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) { o.BodyBytesMax = batchBytesMax })
+		from, to := io.Pipe()
+		req := request("POST", tasksPath+":batch", "{}")
+		req.Body, req.ContentLength = from, -1
+		done := make(chan int)
+		go func() {
+			w := newRecorder()
+			r.handler.ServeHTTP(w, req)
+			done <- w.Code
+		}()
+		synctest.Wait()
+		if w := r.do("POST", tasksPath, task); w.Code != 503 {
+			t.Errorf("a second body: %d", w.Code)
+		}
+		if w := r.do("POST", taskPath+":cancel", ""); w.Code != 200 {
+			t.Errorf("no body: %d", w.Code)
+		}
+		_, _ = io.WriteString(to, `{"tasks":[]}`)
+		_ = to.Close()
+		if code := <-done; code != 200 {
+			t.Errorf("the first: %d", code)
+		}
+		if w := r.do("POST", tasksPath, task); w.Code != 201 {
+			t.Errorf("a third: %d", w.Code)
+		}
+	})
+}
+
+func TestABodyThatBreaksOff(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for name, c := range map[string]struct {
+		err    error
+		status int
+	}{"cut": {io.ErrUnexpectedEOF, 400}, "late": {timeoutError{}, 408}, "left": {context.Canceled, 504}} {
+		req := request("POST", tasksPath, task)
+		req.Body, req.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader(task[:10]), failing{c.err})), int64(len(task))
+		w := newRecorder()
+		r.handler.ServeHTTP(w, req)
+		r.conforms(req, w)
+		if w.Code != c.status {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+	}
+	if n := len(r.commanded()); n != 0 {
+		t.Errorf("%d commands", n)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+type timeoutError struct{}
+
+func (timeoutError) Error() string   { return "too late" }
+func (timeoutError) Timeout() bool   { return true }
+func (timeoutError) Temporary() bool { return true }
+
+func TestABackupThatFailsIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.cluster.backup = func(io.Writer) error { return schema.Errorf(schema.NoLeader, "none") }
+	if w := r.do("GET", "/v1/cluster/backup", ""); w.Code != 503 || problemOf(t, w).Code != "no_leader" {
+		t.Errorf("before the first byte: %d", w.Code)
+	}
+	r.cluster.backup = func(w io.Writer) error {
+		_, _ = io.WriteString(w, "half of it")
+		return errors.New("disk")
+	}
+	aborted := func() (aborted any) {
+		defer func() { aborted = recover() }()
+		r.handler.ServeHTTP(newRecorder(), request("GET", "/v1/cluster/backup", ""))
+		return nil
+	}()
+	if aborted != http.ErrAbortHandler { //nolint:errorlint // the value itself is what net/http looks for
+		t.Errorf("in the middle: %v", aborted)
+	}
+	r.cluster.backup = func(io.Writer) error { return nil }
+	if w := r.do("GET", "/v1/cluster/backup", ""); w.Code != 200 {
+		t.Errorf("then: %d", w.Code)
+	}
+}
+
+func TestOneBackupAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		release := make(chan struct{})
+		r.cluster.backup = func(io.Writer) error { <-release; return nil }
+		done := make(chan int)
+		go func() { done <- r.do("GET", "/v1/cluster/backup", "").Code }()
+		synctest.Wait()
+		if w := r.do("GET", "/v1/cluster/backup", ""); w.Code != 503 {
+			t.Errorf("a second: %d", w.Code)
+		}
+		close(release)
+		if code := <-done; code != 200 {
+			t.Errorf("the first: %d", code)
+		}
+	})
+}
+
+func TestTheClusterIsSeenWithoutALeader(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.read = func(context.Context, *pb.Query) (*pb.Answer, error) {
+		return nil, schema.Errorf(schema.NoLeader, "none")
+	}
+	if w := r.do("GET", "/v1/cluster", ""); w.Code != 200 || strings.Contains(w.Body.String(), `"state":{`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := r.do("GET", "/v1/cluster?consistency=linearizable", ""); w.Code != 503 {
+		t.Errorf("linearizable: %d", w.Code)
+	}
+	r.cluster.reasons = []string{"no leader is known"}
+	w := r.do("GET", "/readyz", "")
+	if got := decode[Readiness](t, w.Body.Bytes()); w.Code != 503 || got.Status != "not_ready" || len(got.Reasons) != 1 || w.Header().Get("Retry-After") == "" {
+		t.Errorf("%d %+v", w.Code, got)
+	}
+	if w := r.do("GET", "/healthz", ""); w.Code != 200 {
+		t.Errorf("health: %d", w.Code)
+	}
+}
+
+func TestAProcessWithoutAClusterSaysSo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(o *Options) { o.Cluster, o.Metrics = nil, nil })
+	for target, status := range map[string]int{"/v1/cluster": 503, "/v1/cluster/backup": 503, "/metrics": 404, "/readyz": 200} {
+		if w := r.do("GET", target, ""); w.Code != status {
+			t.Errorf("%s: %d", target, w.Code)
+		}
+	}
+}
+
+func TestABrowserIsShownTheWay(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if w := r.do("GET", "/", "", "Accept", "text/html,*/*"); w.Code != 302 || w.Header().Get("Location") != "/docs" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}
+
+func TestOptionsNameTheFieldThatIsWrong(t *testing.T) {
+	t.Parallel()
+	good := func() Options { return Options{Backend: newBackend(), Logger: discard, Authenticate: nobody} }
+	if err := good().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for field, spoil := range map[string]func(*Options){
+		"Backend": func(o *Options) { o.Backend = nil }, "Logger": func(o *Options) { o.Logger = nil },
+		"Authenticate": func(o *Options) { o.Authenticate = nil }, "CallTimeout": func(o *Options) { o.CallTimeout = -1 },
+		"BatchTimeout": func(o *Options) { o.BatchTimeout = -1 }, "BodyWithin": func(o *Options) { o.BodyWithin = -1 },
+		"WriteWithin": func(o *Options) { o.WriteWithin = -1 }, "Heartbeat": func(o *Options) { o.Heartbeat = -1 },
+		"InFlightMax": func(o *Options) { o.InFlightMax = -1 }, "WaitersMax": func(o *Options) { o.WaitersMax = -1 },
+		"BackupsMax": func(o *Options) { o.BackupsMax = -1 }, "BodyBytesMax": func(o *Options) { o.BodyBytesMax = 1 << 20 },
+	} {
+		o := good()
+		spoil(&o)
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+		if _, err := New(o); err == nil {
+			t.Errorf("%s: New takes it", field)
+		}
+	}
+}
+
+func TestEveryFactCanBeWritten(t *testing.T) {
+	t.Parallel()
+	arms := (&pb.Fact{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
+	for i := range arms.Len() {
+		field := arms.Get(i)
+		fact := (&pb.Fact{}).ProtoReflect()
+		message := fact.NewField(field).Message()
+		members := message.Descriptor().Fields()
+		for j := range members.Len() {
+			setSomething(message, members.Get(j))
+		}
+		fact.Set(field, protoreflect.ValueOfMessage(message))
+		w := writer{}
+		w.openArray()
+		w.fact(fact.Interface().(*pb.Fact))
+		w.closeArray()
+		got := decode[[]map[string]any](t, w.buf)
+		if len(got) != 1 || got[0]["type"] != string(field.Name()) || len(got[0]) != members.Len()+1 {
+			t.Errorf("%s is written as %s", field.Name(), w.buf)
+		}
+	}
+}
+
+// setSomething gives a member a value that is not its zero.
+func setSomething(m protoreflect.Message, field protoreflect.FieldDescriptor) {
+	switch field.Kind() {
+	case protoreflect.BytesKind:
+		m.Set(field, protoreflect.ValueOfBytes(id(7)))
+	case protoreflect.StringKind:
+		m.Set(field, protoreflect.ValueOfString(`a "b"`))
+	case protoreflect.BoolKind:
+		m.Set(field, protoreflect.ValueOfBool(true))
+	case protoreflect.EnumKind:
+		m.Set(field, protoreflect.ValueOfEnum(1))
+	case protoreflect.Uint32Kind:
+		m.Set(field, protoreflect.ValueOfUint32(7))
+	case protoreflect.Uint64Kind:
+		m.Set(field, protoreflect.ValueOfUint64(7))
+	case protoreflect.Int64Kind:
+		m.Set(field, protoreflect.ValueOfInt64(testNow))
+	default: // left out, so that the count shows it
+	}
+}
