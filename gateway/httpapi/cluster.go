@@ -189,14 +189,24 @@ func (s *statusWriter) Write(p []byte) (int, error) {
 func (s *statusWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 // openAPI is GET /openapi.json.
-func openAPI(e *exchange) error { return e.answer(http.StatusOK, e.h.spec.json) }
+func openAPI(e *exchange) error {
+	spec, err := e.h.spec()
+	if err != nil {
+		return err
+	}
+	return e.answer(http.StatusOK, spec.json)
+}
 
 // docs is GET /docs.
 func docs(e *exchange) error {
+	spec, err := e.h.spec()
+	if err != nil {
+		return err
+	}
 	header := e.w.Header()
 	header.Set("Content-Security-Policy", pagePolicy)
 	header.Set("Referrer-Policy", "no-referrer")
-	e.write(http.StatusOK, "text/html; charset=utf-8", e.h.spec.page)
+	e.write(http.StatusOK, "text/html; charset=utf-8", spec.page)
 	return nil
 }
 

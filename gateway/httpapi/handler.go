@@ -17,9 +17,10 @@ import (
 
 // Handler serves the API. It is safe from any goroutine.
 type Handler struct {
-	opt  Options
-	mux  mux
-	spec *document
+	opt Options
+	mux mux
+	// spec is made when it is first asked for: most processes are never asked.
+	spec func() (*document, error)
 
 	inFlight  atomic.Int64
 	waiters   atomic.Int64
@@ -30,7 +31,7 @@ type Handler struct {
 	draining chan struct{} // closed by Drain
 }
 
-// New checks the options and builds the routes and their document.
+// New checks the options and builds the routes.
 func New(opt Options) (*Handler, error) {
 	opt, err := opt.complete()
 	if err != nil {
@@ -41,9 +42,7 @@ func New(opt Options) (*Handler, error) {
 	for _, r := range routes {
 		h.mux.add(r)
 	}
-	if h.spec, err = describe(routes, opt.Version); err != nil {
-		return nil, err
-	}
+	h.spec = sync.OnceValues(func() (*document, error) { return describe(routes, opt.Version) })
 	return h, nil
 }
 
