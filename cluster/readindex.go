@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"strconv"
 
 	pb "pulse/proto/pulse/v1"
 )
@@ -38,4 +39,13 @@ func (n *Node) ReadAt(ctx context.Context, index uint64, q *pb.Query) (*pb.Answe
 func (n *Node) LeaderID() string {
 	_, id := n.raft.LeaderWithID()
 	return string(id)
+}
+
+// LastLogTerm is the term of the last entry of this node's log.
+func (n *Node) LastLogTerm() uint64 {
+	term, err := strconv.ParseUint(n.raft.Stats()["last_log_term"], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return term
 }

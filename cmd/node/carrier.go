@@ -7,22 +7,44 @@ import (
 
 	"pulse/gateway/session"
 	pb "pulse/proto/pulse/v1"
+	"pulse/rpc"
 )
 
-// carrier hands the courier's deliveries to the sessions of this process, which
-// is the only gateway there is. The log is there before the hub: until then a
-// hand-over fails and is repeated.
+// inbox takes deliveries for the sessions of this process. The log and the rpc
+// port are there before the hub: what arrives until then is told again.
+type inbox struct {
+	hub atomic.Pointer[session.Hub]
+}
+
+// Deliver implements rpc.Inbox.
+func (b *inbox) Deliver(batch []*pb.Delivery) {
+	if hub := b.hub.Load(); hub != nil {
+		hub.Deliver(batch)
+	}
+}
+
+// carrier hands the courier's deliveries to the gateway that holds the session,
+// this one or another.
 type carrier struct {
-	gateway string
-	hub     atomic.Pointer[session.Hub]
+	self    string
+	inbox   *inbox
+	mailbox *rpc.Mailbox
+}
+
+func newCarrier(self string, links *links) *carrier {
+	c := &carrier{self: self, inbox: &inbox{}}
+	var peers *rpc.Peers
+	if links != nil {
+		peers = links.peers
+	}
+	c.mailbox = rpc.NewMailbox(self, c.inbox, peers)
+	return c
 }
 
 // Carry implements duty.Carrier.
-func (c *carrier) Carry(_ context.Context, gatewayID string, batch []*pb.Delivery) error {
-	hub := c.hub.Load()
-	if hub == nil || gatewayID != c.gateway {
-		return fmt.Errorf("gateway %q is not here", gatewayID)
+func (c *carrier) Carry(ctx context.Context, gatewayID string, batch []*pb.Delivery) error {
+	if gatewayID == c.self && c.inbox.hub.Load() == nil {
+		return fmt.Errorf("gateway %q is not open yet", gatewayID)
 	}
-	hub.Deliver(batch)
-	return nil
+	return c.mailbox.Carry(ctx, gatewayID, batch)
 }

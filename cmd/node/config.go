@@ -48,6 +48,9 @@ type Config struct {
 	// RaftAddr is where other voters connect. Empty: no port, for a lone voter.
 	RaftAddr string
 
+	// Cluster makes the node one of several. nil: a lone voter.
+	Cluster *ClusterConfig
+
 	// The cluster secret, one of the two; a file holds it as text. Neither:
 	// one is made on the first start and kept in the data directory.
 	ClusterSecret     []byte
@@ -94,6 +97,9 @@ func (c Config) Validate() error {
 	}
 	if err := checkAddr("HTTPAddr", c.HTTPAddr); err != nil {
 		return err
+	}
+	if c.Cluster != nil {
+		return c.Cluster.validate(c)
 	}
 	return checkAddr("RaftAddr", c.RaftAddr)
 }

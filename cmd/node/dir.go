@@ -36,10 +36,13 @@ type Dir struct {
 
 // Identity is node.json. It is written once.
 type Identity struct {
-	Format      int       `json:"format"`
-	NodeID      string    `json:"node_id"`
-	ClusterID   string    `json:"cluster_id"`   // hex
-	FirstVoters []string  `json:"first_voters"` // sorted; the cluster id is made of them
+	Format      int      `json:"format"`
+	NodeID      string   `json:"node_id"`
+	ClusterID   string   `json:"cluster_id"`             // hex
+	FirstVoters []string `json:"first_voters,omitempty"` // sorted; the cluster id is made of them
+	// SecretCheck ties the directory of a server that joined later, and so
+	// knows no first voters, to the secret.
+	SecretCheck string    `json:"secret_check,omitempty"`
 	CreatedAt   time.Time `json:"created_at"`
 }
 
@@ -152,7 +155,7 @@ func (d *Dir) loadIdentity(cfg Config) error {
 	path := filepath.Join(d.path, identityFile)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return d.newIdentity(cfg, path)
+		return d.newIdentity(cfg)
 	}
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
@@ -165,14 +168,15 @@ func (d *Dir) loadIdentity(cfg Config) error {
 		return fmt.Errorf("data directory: %s has format %d, this version reads %d: use the version that wrote it, or upgrade step by step", path, id.Format, identityFormat)
 	case cfg.NodeID != "" && cfg.NodeID != id.NodeID:
 		return fmt.Errorf("data directory: %s belongs to node %q, not %q: give each node a directory of its own", d.path, id.NodeID, cfg.NodeID)
-	case id.ClusterID != clusterID(d.secret, id.FirstVoters):
+	case len(id.FirstVoters) > 0 && id.ClusterID != clusterID(d.secret, id.FirstVoters),
+		len(id.FirstVoters) == 0 && id.SecretCheck != secretCheck(d.secret, id.ClusterID):
 		return fmt.Errorf("data directory: %s was made with another cluster secret: give the one its cluster has", d.path)
 	}
 	d.Node = id
 	return nil
 }
 
-func (d *Dir) newIdentity(cfg Config, path string) error {
+func (d *Dir) newIdentity(cfg Config) error {
 	// Log without identity: somebody has moved or removed node.json. Going on
 	// under a new name could give one log two owners.
 	if empty, err := d.isNew(); err != nil || !empty {
@@ -182,14 +186,24 @@ func (d *Dir) newIdentity(cfg Config, path string) error {
 	if nodeID == "" {
 		nodeID = DefaultNodeID
 	}
-	voters := []string{nodeID}
-	d.Node = Identity{
-		Format:      identityFormat,
-		NodeID:      nodeID,
-		ClusterID:   clusterID(d.secret, voters),
-		FirstVoters: voters,
-		CreatedAt:   time.Now().UTC().Truncate(time.Second),
+	d.Node = Identity{Format: identityFormat, NodeID: nodeID}
+	if cfg.Cluster != nil {
+		return nil // gossip will tell which cluster: decide writes the file
 	}
+	return d.decide("", []string{nodeID})
+}
+
+// decide writes, once, which cluster the directory belongs to: the one these
+// voters found, or one that is there already.
+func (d *Dir) decide(existing string, founders []string) error {
+	d.Node.CreatedAt = time.Now().UTC().Truncate(time.Second)
+	if existing != "" {
+		d.Node.ClusterID, d.Node.SecretCheck = existing, secretCheck(d.secret, existing)
+	} else {
+		d.Node.FirstVoters = slices.Sorted(slices.Values(founders))
+		d.Node.ClusterID = clusterID(d.secret, founders)
+	}
+	path := filepath.Join(d.path, identityFile)
 	data, err := json.MarshalIndent(d.Node, "", "  ")
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
@@ -224,6 +238,13 @@ func syncDir(path string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// secretCheck shows that a directory of this cluster was made with the secret.
+func secretCheck(secret []byte, cluster string) string {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("pulse directory v1\x00" + cluster))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
 // clusterID names a cluster by its secret and its first voters, so that two

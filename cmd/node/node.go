@@ -36,6 +36,7 @@ type Node struct {
 	registry *prometheus.Registry
 	meters   *meters
 	front    *front
+	links    *links // to the other nodes; nil on a lone voter
 
 	opened  []part // in the order of opening
 	closing sync.Once
@@ -65,7 +66,10 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{cfg: cfg.withDefaults(), closed: make(chan struct{})}
-	steps := []func() error{n.openDir, n.listen, n.openMachine, n.openRaft, n.openHub, n.openFront}
+	steps := []func() error{
+		n.openDir, n.listen, n.openMachine, func() error { return n.openLinks(ctx) },
+		n.openRaft, n.openHub, n.openFront, n.serveLinks,
+	}
 	for _, step := range steps {
 		err := ctx.Err()
 		if err == nil {
@@ -107,7 +111,7 @@ func (n *Node) openDir() (err error) {
 }
 
 func (n *Node) openMachine() (err error) {
-	if n.machine, err = fsm.Open(fsm.Options{Dir: n.dir.stateDir()}); err != nil {
+	if n.machine, err = fsm.Open(fsm.Options{Dir: n.dir.stateDir(), NodeID: n.dir.Node.NodeID}); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
 	n.onClose("state", func(context.Context) error { return n.machine.Close() })
@@ -122,7 +126,7 @@ func (n *Node) openRaft() error {
 	n.feed.PublishAll(n.machine.FenceBase() + n.machine.AppliedIndex())
 	n.background("feed", n.feed.Run)
 
-	n.carrier = &carrier{gateway: n.dir.Node.NodeID}
+	n.carrier = newCarrier(n.dir.Node.NodeID, n.links)
 	var err error
 	if n.courier, err = duty.NewCourier(n.machine, n.carrier, n.logger); err != nil {
 		return err
@@ -138,7 +142,11 @@ func (n *Node) openRaft() error {
 		return err
 	}
 	n.onClose("raft", n.raft.Close)
-	n.router, err = rpc.NewRouter(rpc.Config{Replica: n.raft, Feed: n.feed})
+	router := rpc.Config{Self: n.dir.Node.NodeID, Replica: n.raft, Feed: n.feed}
+	if n.links != nil {
+		router.Peers = n.links.peers
+	}
+	n.router, err = rpc.NewRouter(router)
 	return err
 }
 
@@ -163,6 +171,10 @@ func (n *Node) raftConfig() (cluster.Config, error) {
 		HeartbeatTimeout: n.cfg.ElectionTimeout,
 		ElectionTimeout:  n.cfg.ElectionTimeout,
 		SnapshotEntries:  n.cfg.SnapshotEntries,
+	}
+	if n.links != nil {
+		n.links.raftConfig(&cfg, n)
+		return cfg, nil
 	}
 	for _, id := range n.dir.Node.FirstVoters {
 		cfg.Bootstrap = append(cfg.Bootstrap, cluster.Server{ID: id, Address: n.cfg.RaftAddr})
@@ -210,7 +222,7 @@ func (n *Node) openHub() error {
 	if err != nil {
 		return err
 	}
-	n.carrier.hub.Store(n.hub)
+	n.carrier.inbox.hub.Store(n.hub)
 	n.background("sessions", n.hub.Run)
 	return nil
 }

@@ -1,0 +1,445 @@
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"pulse/cluster"
+	"pulse/cluster/member"
+	pb "pulse/proto/pulse/v1"
+	"pulse/rpc"
+)
+
+// ClusterConfig makes a node one of several.
+type ClusterConfig struct {
+	RPCAddr    string // where other nodes send commands
+	GossipAddr string // where nodes find each other; RaftAddr is in Config
+	// Advertise is the host under which others reach this node; empty: the host
+	// of the addresses, if it is one others can use.
+	Advertise string
+	// Join lists gossip addresses of other nodes. They are tried for ever.
+	Join []string
+	// BootstrapExpect is how many empty servers found a new cluster together.
+	// 0: this one only joins.
+	BootstrapExpect int
+}
+
+const (
+	// waitLog is how often a node that waits for its founders says so.
+	waitLog = 10 * time.Second
+	// freshPoll is how often a server that joins looks whether the log has
+	// reached it.
+	freshPoll = 200 * time.Millisecond
+	// compareEvery is how often the leader compares the states of the voters.
+	compareEvery = 10 * time.Second
+	askTimeout   = 2 * time.Second
+)
+
+func (c *ClusterConfig) validate(n Config) error {
+	for _, a := range []struct{ field, addr string }{
+		{"Cluster.RPCAddr", c.RPCAddr}, {"Cluster.GossipAddr", c.GossipAddr}, {"RaftAddr", n.RaftAddr},
+	} {
+		host, port, err := net.SplitHostPort(a.addr)
+		if err != nil || port == "0" || port == "" {
+			return fmt.Errorf("node: %s is %q: give HOST:PORT with a port of its own", a.field, a.addr)
+		}
+		if !loopback(host) {
+			return fmt.Errorf("node: %s is %q: nodes speak without TLS yet, so they stay on this machine; give 127.0.0.1:PORT", a.field, a.addr)
+		}
+	}
+	for _, j := range c.Join {
+		if _, _, err := net.SplitHostPort(j); err != nil {
+			return fmt.Errorf("node: Cluster.Join has %q: give HOST:PORT of another node's gossip", j)
+		}
+	}
+	switch {
+	case n.NodeID == "":
+		return errors.New("node: NodeID is empty: each server of a cluster needs a name of its own")
+	case len(n.ClusterSecret) == 0 && n.ClusterSecretFile == "":
+		return errors.New("node: ClusterSecretFile is empty: all servers of a cluster share one secret; make it once and give it to each")
+	case c.BootstrapExpect < 0 || c.BootstrapExpect > 9:
+		return fmt.Errorf("node: Cluster.BootstrapExpect is %d: give 3 (1 to 9), or 0 to join only", c.BootstrapExpect)
+	case c.BootstrapExpect == 0 && len(c.Join) == 0:
+		return errors.New("node: neither Cluster.BootstrapExpect nor Cluster.Join is set: this server would wait for ever")
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// links is what ties a node to the others: gossip, one connection to each, and
+// the port where they call.
+type links struct {
+	cfg      *ClusterConfig
+	logger   *slog.Logger
+	members  *member.List
+	peers    *rpc.Peers
+	listener net.Listener
+	server   *rpc.Server
+	token    rpc.Token
+	// founders are the first voters with their raft addresses, on the node that
+	// founds with them; empty on one that joins.
+	founders []cluster.Server
+}
+
+// openLinks begins to gossip and finds out which cluster this server is of.
+func (n *Node) openLinks(ctx context.Context) (err error) {
+	if n.cfg.Cluster == nil {
+		return nil
+	}
+	l := &links{cfg: n.cfg.Cluster, logger: n.logger}
+	if l.token, err = rpc.NewToken(n.dir.secret); err != nil {
+		return err
+	}
+	if l.listener, err = net.Listen("tcp", l.cfg.RPCAddr); err != nil {
+		return fmt.Errorf("node: Cluster.RPCAddr: %w", err)
+	}
+	n.onClose("rpc port", func(context.Context) error { return ignoreClosed(l.listener.Close()) })
+	fresh, err := n.dir.isNew()
+	if err != nil {
+		return err
+	}
+	self := member.Node{
+		ID: n.dir.Node.NodeID, Role: member.Voter, HTTP: l.reach(n.Addr()), RPC: l.reach(l.listener.Addr().String()),
+		Raft: l.reach(n.cfg.RaftAddr), Version: n.cfg.Version, ClusterID: n.dir.Node.ClusterID,
+		Format: 1, Expect: l.cfg.BootstrapExpect, Fresh: fresh,
+	}
+	l.members, err = member.Start(ctx, member.Config{
+		Self: self, Bind: l.cfg.GossipAddr, Secret: n.dir.secret, Join: l.cfg.Join, Logger: n.logger,
+	})
+	if err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	n.onClose("gossip", func(context.Context) error { return l.members.Close() })
+	l.peers, err = rpc.NewPeers(rpc.PeersConfig{Directory: l, Token: l.token, Logger: n.logger})
+	if err != nil {
+		return err
+	}
+	n.onClose("connections to other nodes", func(context.Context) error { return l.peers.Close() })
+	if n.dir.Node.ClusterID == "" {
+		if err := l.found(ctx, n); err != nil {
+			return err
+		}
+	}
+	n.links = l
+	return l.members.Update(func(m *member.Node) { m.ClusterID = n.dir.Node.ClusterID })
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// reach is an address as others use it.
+func (l *links) reach(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || l.cfg.Advertise == "" {
+		return addr
+	}
+	if loopback(host) && !loopback(l.cfg.Advertise) {
+		return addr
+	}
+	return net.JoinHostPort(l.cfg.Advertise, port)
+}
+
+// RPCAddress implements rpc.Directory.
+func (l *links) RPCAddress(nodeID string) (string, bool) {
+	m, ok := l.members.Member(nodeID)
+	return m.RPC, ok && m.RPC != ""
+}
+
+// found waits until it is clear which cluster this empty server is of: one that
+// gossip shows to be there, or a new one of exactly the expected servers, once
+// all of them see the same ones.
+func (l *links) found(ctx context.Context, n *Node) error {
+	said := time.Time{}
+	for {
+		changed := l.members.Changed()
+		all := l.members.Members()
+		voters := slices.DeleteFunc(slices.Clone(all), func(m member.Node) bool { return m.Role != member.Voter })
+		sees := l.sees(voters)
+		if sees != "" && agreed(voters, sees) {
+			var ids []string
+			for _, v := range voters {
+				ids = append(ids, v.ID)
+				l.founders = append(l.founders, cluster.Server{ID: v.ID, Address: v.Raft})
+			}
+			l.logger.Info("founding a new cluster", "voters", ids)
+			return n.dir.decide("", ids)
+		}
+		if id := existing(voters, sees); id != "" {
+			l.logger.Info("joining a cluster", "cluster", id)
+			return n.dir.decide(id, nil)
+		}
+		if err := l.members.Update(func(m *member.Node) { m.Sees = sees }); err != nil {
+			l.logger.Debug("gossip is slow", "error", err)
+		}
+		if time.Since(said) > waitLog {
+			said = time.Now()
+			l.logger.Info("waiting for the servers that found the cluster", "expected", l.cfg.BootstrapExpect, "seen", names(voters))
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("node: waiting for %d servers to found a cluster, saw %s: %w", l.cfg.BootstrapExpect, names(voters), ctx.Err())
+		case <-changed:
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func names(members []member.Node) string {
+	var out []string
+	for _, m := range members {
+		out = append(out, m.ID)
+	}
+	return strings.Join(out, ", ")
+}
+
+// sees is a hash of the founders, if exactly the expected ones are there.
+func (l *links) sees(voters []member.Node) string {
+	if l.cfg.BootstrapExpect == 0 || len(voters) != l.cfg.BootstrapExpect {
+		return ""
+	}
+	h := sha256.New()
+	for _, v := range voters { // sorted by id
+		if v.Expect != l.cfg.BootstrapExpect {
+			return ""
+		}
+		_, _ = fmt.Fprintf(h, "%s %s\n", v.ID, v.Raft) // a hash never fails
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// agreed says that every founder sees the same founders. One of them may have
+// gone ahead already; it still says what it saw.
+func agreed(voters []member.Node, sees string) bool {
+	for _, v := range voters {
+		if v.Sees != sees {
+			return false
+		}
+	}
+	return true
+}
+
+// existing is the cluster that is there already: some server has its log, and
+// does not say that it was founded just now by those seen here.
+func existing(voters []member.Node, sees string) string {
+	for _, v := range voters {
+		if !v.Fresh && v.ClusterID != "" && (v.Sees == "" || v.Sees != sees) {
+			return v.ClusterID
+		}
+	}
+	return ""
+}
+
+// raftConfig fills in what a server of several needs.
+func (l *links) raftConfig(cfg *cluster.Config, n *Node) {
+	cfg.Advertise = l.reach(cfg.Listen)
+	cfg.Bootstrap = l.founders
+	cfg.Duties = append(cfg.Duties,
+		cluster.Duty{Name: "membership", Run: func(ctx context.Context, term uint64) error {
+			return n.raft.MembershipDuty(l).Run(ctx, term)
+		}},
+		cluster.Duty{Name: "state comparison", Run: n.compareStates},
+	)
+}
+
+// Live implements cluster.Members.
+func (l *links) Live() []cluster.Member {
+	var out []cluster.Member
+	for _, m := range l.members.Members() {
+		if m.Role == member.Voter && m.Raft != "" {
+			out = append(out, cluster.Member{ID: m.ID, Address: m.Raft, Fresh: m.Fresh})
+		}
+	}
+	return out
+}
+
+// Stats implements cluster.Members.
+func (l *links) Stats(ctx context.Context, id string) (cluster.MemberStats, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	d, err := l.peers.To(id).Describe(ctx, 0)
+	if err != nil {
+		return cluster.MemberStats{}, err
+	}
+	s := cluster.MemberStats{LastContact: time.Duration(d.LastContactMs) * time.Millisecond, LastTerm: d.LastTerm, LastIndex: d.LastIndex}
+	if d.LastContactMs < 0 {
+		s.LastContact = time.Hour
+	}
+	return s, nil
+}
+
+// serveLinks opens the port for other nodes, now that there is something to
+// answer with, and keeps what gossip says of this node true.
+func (n *Node) serveLinks() (err error) {
+	l := n.links
+	if l == nil {
+		return nil
+	}
+	l.server, err = rpc.NewServer(rpc.ServerConfig{
+		Local: local{n.raft, n}, Inbox: n.carrier.inbox, Feed: n.feed, Token: l.token, Logger: n.logger,
+	})
+	if err != nil {
+		return err
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := l.server.Serve(l.listener); err != nil {
+			go n.fail(err) // not from here: closing waits for this goroutine
+		}
+	})
+	n.onClose("rpc", func(context.Context) error {
+		l.server.Close()
+		serving.Wait()
+		return nil
+	})
+	n.watchdog.OnFire(l.server.Close)
+	n.background("gossip about this node", l.tell(n))
+	return nil
+}
+
+// tell says in gossip that the log has reached this server, and stops saying
+// whom it was founded with once the cluster works.
+func (l *links) tell(n *Node) func(context.Context) {
+	return func(ctx context.Context) {
+		tick := time.NewTicker(freshPoll)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			s := n.raft.Status()
+			err := l.members.Update(func(m *member.Node) {
+				m.Fresh = s.LastLogIndex == 0 && s.SnapshotIndex == 0
+				if s.Ready {
+					m.Sees = ""
+				}
+			})
+			if err != nil {
+				n.logger.Debug("gossip is slow", "error", err)
+			}
+		}
+	}
+}
+
+// local is this node as the rpc port shows it.
+type local struct {
+	*cluster.Node
+	n *Node
+}
+
+// Describe implements rpc.Local.
+func (l local) Describe(hashIndex uint64) *pb.DescribeResponse {
+	s := l.Status()
+	return &pb.DescribeResponse{
+		NodeId: s.ID, ClusterId: l.n.dir.Node.ClusterID, Role: string(member.Voter), Version: l.n.cfg.Version,
+		RaftState: s.State, Term: s.Term, LastIndex: s.LastLogIndex, LastTerm: l.LastLogTerm(), CommitIndex: s.CommitIndex,
+		AppliedIndex: s.AppliedIndex, LastContactMs: s.LastContact.Milliseconds(), LeaderId: s.LeaderID, Ready: s.Ready,
+		WallUs: time.Now().UnixMicro(), Format: 1, StateHash: l.n.machine.HashAt(hashIndex), ClockUs: l.n.machine.Clock(),
+		Fresh: s.LastLogIndex == 0 && s.SnapshotIndex == 0,
+	}
+}
+
+// compareStates is the duty that finds a replica whose state differs: the
+// leader asks every voter for its state hash at one index and puts all answers
+// into the log, where the odd one sees itself and stops.
+func (n *Node) compareStates(ctx context.Context, _ uint64) error {
+	tick := time.NewTicker(compareEvery)
+	defer tick.Stop()
+	last := uint64(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		mark := n.machine.LatestMark()
+		if mark == last || mark == 0 {
+			continue // nothing new to compare
+		}
+		last = mark
+		reports, voters := n.askStates(ctx, mark)
+		if len(reports) < 2 {
+			continue
+		}
+		cmd := &pb.Command{Id: make([]byte, 16), Caller: &pb.Caller{Principal: "node/" + n.ID()}, Body: &pb.Command_CompareStates{
+			CompareStates: &pb.CompareStates{Index: mark, Voters: voters, Reports: reports},
+		}}
+		if _, err := n.raft.Propose(ctx, []*pb.Command{cmd}); err != nil && ctx.Err() == nil {
+			n.logger.Warn("states were not compared", "error", err)
+		}
+	}
+}
+
+func (n *Node) askStates(ctx context.Context, mark uint64) (reports []*pb.StateReport, voters uint32) {
+	for _, s := range n.raft.Status().Servers {
+		if !s.Voter {
+			continue
+		}
+		voters++
+		hash := n.machine.HashAt(mark)
+		if s.ID != n.ID() {
+			ask, cancel := context.WithTimeout(ctx, askTimeout)
+			d, err := n.links.peers.To(s.ID).Describe(ask, mark)
+			cancel()
+			if err != nil {
+				continue // a silent voter is the membership's business
+			}
+			hash = d.StateHash
+		}
+		if len(hash) > 0 {
+			reports = append(reports, &pb.StateReport{NodeId: s.ID, StateHash: hash})
+		}
+	}
+	return reports, voters
+}
+
+// Members lists the live nodes as gossip knows them; only this one on a lone
+// voter.
+func (n *Node) Members() []member.Node {
+	if n.links == nil {
+		return []member.Node{{ID: n.ID(), Role: member.Voter, HTTP: n.Addr(), Version: n.cfg.Version, ClusterID: n.dir.Node.ClusterID}}
+	}
+	return n.links.members.Members()
+}
+
+// Remove takes a server out of the cluster, through whoever leads.
+func (n *Node) Remove(ctx context.Context, id string, force bool) error {
+	if leader := n.raft.LeaderID(); n.links != nil && leader != "" && leader != n.ID() {
+		return n.links.peers.To(leader).Remove(ctx, id, force)
+	}
+	return n.raft.Remove(ctx, id, force)
+}
+
+// Transfer hands leadership over, through whoever leads.
+func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err error) {
+	if leader := n.raft.LeaderID(); n.links != nil && leader != "" && leader != n.ID() {
+		return n.links.peers.To(leader).Transfer(ctx, id)
+	}
+	return n.raft.Transfer(ctx, id)
+}
+
+var (
+	_ rpc.Local       = local{}
+	_ rpc.Inbox       = (*inbox)(nil)
+	_ rpc.Directory   = (*links)(nil)
+	_ cluster.Members = (*links)(nil)
+)

@@ -1,0 +1,219 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var testSecret = bytes.Repeat([]byte("s"), 32)
+
+func port(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// several makes the configs of servers that found a cluster together.
+func several(t *testing.T, ids ...string) map[string]Config {
+	t.Helper()
+	out := map[string]Config{}
+	first := ""
+	for _, id := range ids {
+		c := Config{
+			NodeID: id, DataDir: filepath.Join(t.TempDir(), id), HTTPAddr: port(t), RaftAddr: port(t), ClusterSecret: testSecret,
+			ElectionTimeout: 300 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
+			Cluster: &ClusterConfig{RPCAddr: port(t), GossipAddr: port(t), BootstrapExpect: len(ids)},
+		}
+		if first == "" {
+			first = c.Cluster.GossipAddr
+		} else {
+			c.Cluster.Join = []string{first}
+		}
+		out[id] = c
+	}
+	return out
+}
+
+// up starts nodes at the same time and waits until they serve.
+func up(t *testing.T, configs map[string]Config) map[string]*Node {
+	t.Helper()
+	var mu sync.Mutex
+	out := map[string]*Node{}
+	var starting sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	for id, c := range configs {
+		starting.Go(func() {
+			n, err := Start(ctx, c)
+			if err == nil {
+				err = n.WaitReady(ctx)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", id, err)
+				return
+			}
+			mu.Lock()
+			out[id] = n
+			mu.Unlock()
+			t.Cleanup(func() { _ = n.Close(context.Background()) })
+		})
+	}
+	starting.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return out
+}
+
+func post(t *testing.T, url, body string) (int, string) {
+	t.Helper()
+	res, err := http.Post(url, "application/json", strings.NewReader(body))
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = res.Body.Close() }()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return res.StatusCode, string(data)
+}
+
+const aTask = `{"handler":"h","handler_version":"1","payload_version":"1","payload":{"n":1.50}}`
+
+func TestThreeServersFoundAClusterAndOutliveTheirLeader(t *testing.T) {
+	t.Parallel()
+	configs := several(t, "a", "b", "c")
+	nodes := up(t, configs)
+	leader := ""
+	for id, n := range nodes {
+		if n.raft.LeaderID() == id {
+			leader = id
+		}
+		// Whoever leads, each node takes the task: it forwards.
+		if code, body := post(t, n.URL()+"/v1/namespaces/default/queues/default/tasks", aTask); code != http.StatusCreated {
+			t.Fatalf("submitted through %s: %d %s", id, code, body)
+		}
+		if got := len(n.Members()); got != 3 {
+			t.Errorf("%s sees %d members", id, got)
+		}
+	}
+	if leader == "" {
+		t.Fatal("nobody leads")
+	}
+	cluster := nodes["a"].dir.Node.ClusterID
+	for id, n := range nodes {
+		if n.dir.Node.ClusterID != cluster {
+			t.Errorf("%s is of cluster %s, a of %s", id, n.dir.Node.ClusterID, cluster)
+		}
+	}
+	if err := nodes[leader].Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for id, n := range nodes {
+		if id == leader {
+			continue
+		}
+		if code, body := post(t, n.URL()+"/v1/namespaces/default/queues/default/tasks", aTask); code != http.StatusCreated {
+			t.Fatalf("after the leader left, through %s: %d %s", id, code, body)
+		}
+		// A fresh read anywhere sees all four or five.
+		res, err := http.Get(n.URL() + "/v1/namespaces/default/tasks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if got := strings.Count(string(data), `"state":"WAITING"`); got < 4 {
+			t.Errorf("%s lists %d tasks: %s", id, got, data)
+		}
+	}
+	// It comes back with its directory and is one of them again.
+	back := up(t, map[string]Config{leader: configs[leader]})
+	if code, body := post(t, back[leader].URL()+"/v1/namespaces/default/queues/default/tasks", aTask); code != http.StatusCreated {
+		t.Fatalf("through the one that came back: %d %s", code, body)
+	}
+}
+
+func TestAServerWithoutItsDiskJoinsAsALearnerFirst(t *testing.T) {
+	if testing.Short() {
+		t.Skip("learners have to be stable for a while")
+	}
+	t.Parallel()
+	configs := several(t, "a", "b", "c")
+	nodes := up(t, configs)
+	wiped := "a"
+	if nodes["a"].raft.LeaderID() == "a" {
+		wiped = "b"
+	}
+	if err := nodes[wiped].Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(configs[wiped].DataDir); err != nil {
+		t.Fatal(err)
+	}
+	c := configs[wiped]
+	for id := range nodes {
+		if id != wiped {
+			c.Cluster.Join = append(c.Cluster.Join, configs[id].Cluster.GossipAddr)
+		}
+	}
+	back := up(t, map[string]Config{wiped: c})[wiped]
+	other := nodes["c"]
+	deadline := time.After(40 * time.Second)
+	for seen := map[string]bool{}; ; {
+		state := "gone"
+		for _, s := range other.Status().Servers {
+			if s.ID == wiped {
+				state = fmt.Sprintf("voter %t", s.Voter)
+			}
+		}
+		seen[state] = true
+		if state == "voter true" && seen["voter false"] {
+			break
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("it was seen as %v", seen)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	if back.dir.Node.ClusterID != other.dir.Node.ClusterID || len(back.dir.Node.FirstVoters) != 0 {
+		t.Errorf("its directory says %+v", back.dir.Node)
+	}
+}
+
+func TestAWrongClusterConfigNamesTheField(t *testing.T) {
+	t.Parallel()
+	for field, spoil := range map[string]func(*Config){
+		"Cluster.RPCAddr":         func(c *Config) { c.Cluster.RPCAddr = "127.0.0.1:0" },
+		"Cluster.GossipAddr":      func(c *Config) { c.Cluster.GossipAddr = "nowhere" },
+		"RaftAddr":                func(c *Config) { c.RaftAddr = "" },
+		"without TLS":             func(c *Config) { c.RaftAddr = "10.0.0.1:7402" },
+		"NodeID":                  func(c *Config) { c.NodeID = "" },
+		"ClusterSecretFile":       func(c *Config) { c.ClusterSecret = nil },
+		"Cluster.BootstrapExpect": func(c *Config) { c.Cluster.BootstrapExpect, c.Cluster.Join = 0, nil },
+		"Cluster.Join":            func(c *Config) { c.Cluster.Join = []string{"x"} },
+	} {
+		c := several(t, "a", "b")["a"]
+		spoil(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
