@@ -2,7 +2,9 @@ package pki
 
 import (
 	"bytes"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net/url"
 	"os"
@@ -86,6 +88,21 @@ func TestStrangersAreRefusedAtTheDoorOfTheNodes(t *testing.T) {
 		issueAs(t, dir, nodeKind, holder, l, time.Hour)
 		return showing(t, at(holder, NodeCertFile), at(holder, NodeKeyFile))
 	}
+	twoNames := func() *tls.Config {
+		v, err := openVault(dir)
+		must(t, err)
+		a, err := v.signer(nodeKind)
+		must(t, err)
+		key, _, err := newKey()
+		must(t, err)
+		der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+			SerialNumber: newSerial(), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+			URIs:        []*url.URL{nameOf("prod", nodeRole, "n2"), nameOf("prod", nodeRole, "n3")},
+		}, a.cert, key.Public(), a.key)
+		must(t, err)
+		return &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	}
 	old := showing(t, at(dir, "n2", NodeCertFile), at(dir, "n2", NodeKeyFile))
 	old.MaxVersion = tls.VersionTLS12
 	for _, c := range []struct {
@@ -105,6 +122,7 @@ func TestStrangersAreRefusedAtTheDoorOfTheNodes(t *testing.T) {
 		{"a name with a query", named("pulse://prod/node/n2?x"), ErrWrongName},
 		{"a name with an escape", named("pulse://prod/node/n%32"), ErrWrongName},
 		{"another scheme", named("https://prod/node/n2"), ErrWrongName},
+		{"two names", twoNames(), ErrWrongName},
 		{"host names only", named(), ErrWrongName},
 		{"a certificate that may not call", serverOnly(), ErrWrongUse},
 		{"TLS 1.2", old, nil},

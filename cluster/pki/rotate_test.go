@@ -249,7 +249,7 @@ func TestAnAuthorityIsReplacedUnderTraffic(t *testing.T) {
 						select {
 						case <-done:
 							return
-						case <-time.After(97 * time.Millisecond):
+						case <-time.After(293 * time.Millisecond):
 						}
 						config, err := nodes[from].ClientConfig(to)
 						if err != nil {
@@ -276,7 +276,7 @@ func TestAnAuthorityIsReplacedUnderTraffic(t *testing.T) {
 				before := calls.Load()
 				copyTo(id)
 				time.Sleep(3 * time.Second)
-				if calls.Load()-before < 100 {
+				if calls.Load()-before < 50 {
 					t.Errorf("%s, %s: only %d calls in 3 s", step, id, calls.Load()-before)
 				}
 			}
