@@ -30,6 +30,7 @@ func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any
 		to = slog.LevelWarn
 	case hclog.Trace:
 		return
+	default: // what raft finds worth knowing is a developer's matter
 	}
 	s.logger.Log(context.Background(), to, name+": "+msg, args...)
 }

@@ -241,7 +241,7 @@ func TestUnfinishedSnapshotsAreRemovedAtTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n = startNode(t, dir, nil).lead(t)
+	startNode(t, dir, nil).lead(t)
 	if got := names(t, snaps); len(got) != 1 || got[0] != filepath.Base(whole) {
 		t.Fatalf("left %v", got)
 	}

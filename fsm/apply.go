@@ -54,12 +54,11 @@ type run struct {
 	out    Outcome
 	nodeID string // of this replica: decides whether it stops, never what is so
 
-	cmd        *pb.Command       // being executed; nil for due items and assignment
-	ns         *state.Namespace  // of cmd
-	cause      cause             // of the commits being made
-	born       int               // commands born in this entry so far
-	registered map[ID]struct{}   // instances that registered in this entry
-	offers     []*state.Instance // reused by assignment
+	cmd        *pb.Command      // being executed; nil for due items and assignment
+	ns         *state.Namespace // of cmd
+	cause      cause            // of the commits being made
+	born       int              // commands born in this entry so far
+	registered map[ID]struct{}  // instances that registered in this entry
 }
 
 // cause is in whose name and why commits are made.

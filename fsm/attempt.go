@@ -237,6 +237,7 @@ func (r *run) settle(t *pb.TaskRow, a *pb.AttemptRow, cmd *pb.FinishAttempt) *pb
 		return r.finishTask(t, next, pb.TaskState_TASK_STATE_CANCELLED, cmd.ErrorCode, factCancelled(a.Id, ""))
 	case pb.Outcome_OUTCOME_FAILED:
 		return r.settleFailed(t, next, a, cmd)
+	case pb.Outcome_OUTCOME_UNKNOWN:
 	}
 	r.tx.PutAttemptResult(ID(t.Id), ID(a.Id), cmd.Result)
 	return r.uncertain(t, a, pb.AttemptState_ATTEMPT_STATE_UNKNOWN, pb.EndCause_END_CAUSE_UNKNOWN_OUTCOME,

@@ -64,7 +64,7 @@ func (m *Machine) holds(a *pb.AttemptRow, e Effect) bool {
 }
 
 func (m *Machine) cancellation(e Effect) *pb.CancelAttempt {
-	row := (*pb.AttemptRow)(nil)
+	var row *pb.AttemptRow
 	if a := m.state.LiveAttempt(e.AttemptID); a != nil {
 		row = a.Row
 	} else {

@@ -263,7 +263,7 @@ func (c *Client) submitChunk(ctx context.Context, queue string, body []byte, cou
 		return nil
 	})
 	if items != nil && err != nil && ctx.Err() != nil {
-		return items, nil
+		return items, nil //nolint:nilerr // each item says what became of it
 	}
 	return items, err
 }

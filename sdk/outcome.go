@@ -121,7 +121,7 @@ func conclude(t *Task, cause error, result any, err error) workerv1.Finish {
 // is unknown.
 func judge(t *Task, cause, err error) verdict {
 	if v, ok := errors.AsType[*verdict](err); ok {
-		if v.outcome == workerv1.OutcomeCancelled && (cause == ErrLeaseLost || cause == ErrWorkerStopped) {
+		if v.outcome == workerv1.OutcomeCancelled && (errors.Is(cause, ErrLeaseLost) || errors.Is(cause, ErrWorkerStopped)) {
 			// Nobody asked for the cancellation; the handler stopped for our
 			// reasons and left no effect, so another worker may begin again.
 			return verdict{outcome: workerv1.OutcomeFailed, retryable: true}
@@ -131,7 +131,7 @@ func judge(t *Task, cause, err error) verdict {
 	if t.RecoverySafety != Idempotent {
 		return verdict{outcome: workerv1.OutcomeUnknown}
 	}
-	if cause == ErrCancelRequested && (errors.Is(err, context.Canceled) || errors.Is(err, ErrCancelRequested)) {
+	if errors.Is(cause, ErrCancelRequested) && (errors.Is(err, context.Canceled) || errors.Is(err, ErrCancelRequested)) {
 		return verdict{outcome: workerv1.OutcomeCancelled}
 	}
 	return verdict{outcome: workerv1.OutcomeFailed, retryable: true}
@@ -157,9 +157,9 @@ func codeFor(outcome workerv1.Outcome, cause, err error) string {
 		next = v.err
 	}
 	switch {
-	case stopped && cause == ErrLeaseLost:
+	case stopped && errors.Is(cause, ErrLeaseLost):
 		return CodeLeaseLost
-	case stopped && cause == ErrWorkerStopped:
+	case stopped && errors.Is(cause, ErrWorkerStopped):
 		return CodeWorkerStopped
 	}
 	return CodeHandlerError

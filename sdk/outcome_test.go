@@ -133,7 +133,7 @@ func TestAHandlerThatDoesNotReturnHasAnUnknownOutcome(t *testing.T) {
 		code    string
 	}{
 		"it panics":                {func(context.Context, *Task) (any, error) { panic("at the disco") }, CodePanic},
-		"it panics with nil":       {func(context.Context, *Task) (any, error) { panic(nil) }, CodePanic},
+		"it panics with nil":       {func(context.Context, *Task) (any, error) { panic(nil) }, CodePanic}, //nolint:govet // that is the point
 		"its result panics":        {func(context.Context, *Task) (any, error) { return explosive{}, nil }, CodePanic},
 		"it ends its goroutine":    {func(context.Context, *Task) (any, error) { runtime.Goexit(); return nil, nil }, CodeExit},
 		"it panics with an error":  {func(context.Context, *Task) (any, error) { panic(Retryable(errors.New("x"))) }, CodePanic},

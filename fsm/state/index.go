@@ -565,6 +565,7 @@ func (s *State) indexTask(t *pb.TaskRow) {
 	case pb.TaskState_TASK_STATE_NEEDS_REVIEW:
 		q.NeedsReview++
 		n.review.Set(ID(t.Id))
+	default: // of what is over nothing is kept in memory
 	}
 }
 
@@ -584,5 +585,6 @@ func (s *State) unindexTask(t *pb.TaskRow) {
 	case pb.TaskState_TASK_STATE_NEEDS_REVIEW:
 		q.NeedsReview--
 		n.review.Delete(ID(t.Id))
+	default: // of what is over nothing is kept in memory
 	}
 }

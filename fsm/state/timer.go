@@ -58,8 +58,9 @@ func (k TimerKind) stored() bool {
 	switch k {
 	case TimerDeadline, TimerStartDeadline, TimerAvailable, TimerRetention, TimerIdempotency:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 const (
@@ -155,6 +156,7 @@ func taskTimer(t *pb.TaskRow) Timer {
 	case pb.TaskState_TASK_STATE_SUCCEEDED, pb.TaskState_TASK_STATE_FAILED, pb.TaskState_TASK_STATE_CANCELLED:
 		// The answer remembered under an Idempotency-Key refers to the payload.
 		sooner(&best, max(t.CompletedAtUs+t.RetentionMs*1000, t.RememberedUntilUs), TimerRetention)
+	case pb.TaskState_TASK_STATE_NEEDS_REVIEW: // waits for people, however long
 	}
 	return best
 }

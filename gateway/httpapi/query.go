@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"hash/fnv"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -194,5 +193,3 @@ func joined(methods []string) string {
 	slices.Sort(methods)
 	return strings.Join(slices.Compact(methods), ", ")
 }
-
-func isHead(r *http.Request) bool { return r.Method == http.MethodHead }

@@ -52,14 +52,13 @@ type Namespace struct {
 
 // Settings of a queue.
 type Settings struct {
-	LeaseMS, OfferMS   int64
-	MaxActive          uint32
-	MaxWaiting         uint64
-	RetentionMS        int64
-	DefaultDeadlineMS  int64
-	AgeingMS           int64
-	Retry              Retry
-	defaultRetryAbsent bool
+	LeaseMS, OfferMS  int64
+	MaxActive         uint32
+	MaxWaiting        uint64
+	RetentionMS       int64
+	DefaultDeadlineMS int64
+	AgeingMS          int64
+	Retry             Retry
 }
 
 // Retry is a task's retry policy.

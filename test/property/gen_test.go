@@ -527,8 +527,7 @@ func genFreeKey(w *world, r *rand.Rand) *pb.Command {
 
 const instances = 6
 
-func instanceID(n int) id     { return nameOf("instance", n) }
-func instanceSecret(n int) id { return nameOf("secret", n) }
+func instanceID(n int) id { return nameOf("instance", n) }
 
 func genRegister(w *world, r *rand.Rand) *pb.Command {
 	n := r.IntN(instances)
