@@ -49,15 +49,26 @@ func (e *exchange) body() ([]byte, error) {
 	}
 	e.reserved = hold
 
-	within := e.h.opt.BodyWithin
-	if limit > bodyBytesMax {
-		within *= 3
-	}
 	control := http.NewResponseController(e.w)
-	_ = control.SetReadDeadline(time.Now().Add(within)) // a recorder in a test has none
+	if limit > bodyBytesMax {
+		_ = control.SetReadDeadline(e.started.Add(3 * e.h.opt.BodyWithin)) // as in boundBody
+	}
 	data, err := readBody(e.r.Body, declared, limit)
-	_ = control.SetReadDeadline(time.Time{})
-	return data, err
+	if err != nil {
+		return nil, err
+	}
+	_ = control.SetReadDeadline(time.Time{}) // the connection now waits for the client to leave, or ask for more
+	return data, nil
+}
+
+// boundBody gives a body its time to arrive, whether or not anybody reads it:
+// net/http reads on behind an answer, to use the connection again, and a client
+// that sends a byte a second would hold it for days.
+func (h *Handler) boundBody(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		// A recorder in a test has no deadline to set.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.opt.BodyWithin))
+	}
 }
 
 // checkMedia refuses a body that does not say it is JSON: a page of another

@@ -70,6 +70,7 @@ func (h *Handler) InFlight() int { return int(h.inFlight.Load()) }
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := &exchange{h: h, w: w, r: r, started: time.Now()}
 	defer e.finish()
+	h.boundBody(w, r)
 	if err := e.serve(); err != nil {
 		e.problem(err)
 	}

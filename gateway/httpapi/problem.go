@@ -103,8 +103,9 @@ func title(code schema.Code) string {
 // Refuse answers a request with an error, for what stands in front of the
 // Handler, in the same form.
 func (h *Handler) Refuse(w http.ResponseWriter, r *http.Request, status int, refusal *schema.Error) {
-	body := appendProblem(nil, status, refusal)
+	h.boundBody(w, r)
 	h.Stamp(w, r)
+	body := appendProblem(nil, status, refusal)
 	header := w.Header()
 	header.Set("Content-Type", mediaProblem)
 	header.Set("Content-Length", strconv.Itoa(len(body)))
