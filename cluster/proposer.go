@@ -147,7 +147,7 @@ func (p *proposer) propose(ctx context.Context, commands []*pb.Command) ([]*pb.R
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		p.abandon(c, ctx)
+		p.abandon(ctx, c)
 	}
 	return c.outcome()
 }
@@ -188,7 +188,7 @@ func (p *proposer) full(c *call, commands, bytes int) bool {
 
 // abandon settles what the caller will not wait for: commands not handed over
 // never will be, the others are in the log's hands.
-func (p *proposer) abandon(c *call, ctx context.Context) {
+func (p *proposer) abandon(ctx context.Context, c *call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop(c, expired(ctx, "before the command was proposed"))

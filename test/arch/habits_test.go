@@ -107,16 +107,14 @@ func TestContextsComeFirstAndAreNotStored(t *testing.T) {
 			switch n := n.(type) {
 			case *ast.StructType:
 				for _, f := range n.Fields.List {
-					if isContext(f.Type) && !says(s, f, "stored: ") {
-						t.Errorf("%s stores a context (say why on its line: // stored: ...)", s.at(f))
+					if isContext(f.Type) && f.Comment == nil {
+						t.Errorf("%s stores a context and does not say on its line whose it is", s.at(f))
 					}
 				}
-			case *ast.FuncType:
-				if n.Params == nil {
-					break
-				}
-				for i, f := range n.Params.List {
-					if i > 0 && isContext(f.Type) && !isTesting(n.Params.List[0].Type) {
+			case *ast.FuncDecl:
+				params := n.Type.Params.List
+				for i, f := range params {
+					if i > 0 && isContext(f.Type) && !isTesting(params[0].Type) {
 						t.Errorf("%s takes a context that is not its first parameter", s.at(f))
 					}
 				}
