@@ -28,7 +28,7 @@ type pkg struct {
 	Doc          string
 	Export       string
 	Standard     bool
-	Module       *struct{ Path string }
+	Module       *struct{ Path, Dir string }
 	GoFiles      []string
 	CgoFiles     []string
 	TestGoFiles  []string
