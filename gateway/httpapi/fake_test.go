@@ -218,10 +218,6 @@ func factLeased() *pb.Fact {
 	return &pb.Fact{Kind: &pb.Fact_Leased{Leased: &pb.Leased{AttemptId: id(20), Epoch: 62, InstanceId: id(30), ConcurrencyToken: 62, LeaseUntilUs: testNow + 1e6}}}
 }
 
-func factSucceeded() *pb.Fact {
-	return &pb.Fact{Kind: &pb.Fact_Succeeded{Succeeded: &pb.Succeeded{AttemptId: id(20), Epoch: 62}}}
-}
-
 func sampleEvents() []*pb.EventRow {
 	return []*pb.EventRow{
 		sampleEvent(1, pb.TaskState_TASK_STATE_WAITING, factSubmitted(), factScheduleSet()),

@@ -203,7 +203,7 @@ func (e *exchange) ahead(what string) error {
 // run writes events as they come until the stream ends. read yields what comes
 // next; no event means that there is nothing yet.
 func (s *stream) run(wake <-chan struct{}, events []*pb.EventRow, read func() ([]*pb.EventRow, error)) error {
-	s.begin()
+	s.begin(len(events) > 0)
 	beat := time.NewTimer(s.h.opt.Heartbeat)
 	defer beat.Stop()
 	for {
@@ -224,9 +224,9 @@ func (s *stream) run(wake <-chan struct{}, events []*pb.EventRow, read func() ([
 	}
 }
 
-// begin writes the headers and the place to come back to if nothing happens
-// before the connection is lost.
-func (s *stream) begin() {
+// begin writes the headers and, unless events are about to follow, the place to
+// come back to if the connection is lost before anything happens.
+func (s *stream) begin(events bool) {
 	s.control = http.NewResponseController(s.w)
 	header := s.w.Header()
 	header["Content-Type"] = []string{mediaEvents}
@@ -235,7 +235,9 @@ func (s *stream) begin() {
 	s.status = http.StatusOK
 	s.writeWithin(s.h.opt.WriteWithin)
 	s.w.WriteHeader(http.StatusOK)
-	_ = s.comment("pulse")
+	if !events {
+		_ = s.comment("pulse") // whoever left is found out by the next write
+	}
 }
 
 // idle waits for something to happen and keeps the connection alive meanwhile.

@@ -131,8 +131,12 @@ func (l *listener) close() {
 	<-l.over
 }
 
-// ids and last read a stream as a client does.
-func (l *listener) ids() (ids []string, last string) {
+// ids reads a stream as a client does: the ids of events, and the last id, which
+// is where the client would come back to. No id may go back, or stand before an
+// event it is not before.
+func (l *listener) ids(t *testing.T) (ids []string, last string) {
+	t.Helper()
+	at := position{}
 	for block := range strings.SplitSeq(l.heard(), "\n\n") {
 		id, data := "", false
 		for line := range strings.SplitSeq(block, "\n") {
@@ -141,8 +145,11 @@ func (l *listener) ids() (ids []string, last string) {
 			}
 			data = data || strings.HasPrefix(line, "data: ")
 		}
-		if id != "" {
-			last = id
+		if p, ok := parsePosition(id); id != "" {
+			if !ok || last != "" && !at.before(p.index, p.place) {
+				t.Errorf("id %q comes behind %q", id, last)
+			}
+			at, last = p, id
 		}
 		if data {
 			ids = append(ids, id)
@@ -165,9 +172,7 @@ func TestAWatchTellsTheWholeStory(t *testing.T) {
 		f.add(story[2:]...)
 		r.wake()
 		<-l.over // the task is over, so is the stream
-		want := `: pulse
-
-id: 61.1.1
+		want := `id: 61.1.1
 data: {"index":"61","task_id":"00000000000000000000000000000001","revision":"1","type":"submitted","state":"WAITING"}
 
 id: 62.1.2
@@ -205,7 +210,7 @@ func TestAWatchGoesOnBehindTheLastEvent(t *testing.T) {
 			f.add(story...)
 			l := r.listen(taskPath+"/watch", "Last-Event-Id", last)
 			<-l.over
-			if ids, _ := l.ids(); fmt.Sprint(ids) != want {
+			if ids, _ := l.ids(t); fmt.Sprint(ids) != want {
 				t.Errorf("behind %s: %v, want %s", last, ids, want)
 			}
 		}
@@ -283,7 +288,7 @@ func TestANamespaceIsWatchedFromNowOn(t *testing.T) {
 		}
 		time.Sleep(feedPace)
 		synctest.Wait()
-		ids, last := l.ids()
+		ids, last := l.ids(t)
 		if fmt.Sprint(ids) != "[63.1 64.1]" || last != "64.1" {
 			t.Errorf("heard %v, last %s", ids, last)
 		}
@@ -310,7 +315,7 @@ func TestANamespaceIsWatchedBehindAPosition(t *testing.T) {
 			r.read = f.read
 			f.add(sampleEvents()...)
 			l := r.listen("/v1/namespaces/default/events"+c.query, c.header...)
-			if ids, _ := l.ids(); fmt.Sprint(ids) != c.want {
+			if ids, _ := l.ids(t); fmt.Sprint(ids) != c.want {
 				t.Errorf("%s: %v, want %s", name, ids, c.want)
 			}
 			l.close()
@@ -355,7 +360,7 @@ func TestAQuietStreamDoesNotGrowOld(t *testing.T) {
 		f.mu.Lock()
 		f.floor = 4000
 		f.mu.Unlock()
-		if _, last := l.ids(); last != "5000.4294967295" {
+		if _, last := l.ids(t); last != "5000.4294967295" {
 			t.Errorf("the client comes back to %s: %q", last, l.heard())
 		}
 		ev := sampleEvents()[1]
@@ -364,7 +369,7 @@ func TestAQuietStreamDoesNotGrowOld(t *testing.T) {
 		r.wake()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if ids, _ := l.ids(); fmt.Sprint(ids) != "[5001.1]" {
+		if ids, _ := l.ids(t); fmt.Sprint(ids) != "[5001.1]" {
 			t.Errorf("heard %v: %q", ids, l.heard())
 		}
 		l.close()
@@ -385,7 +390,7 @@ func TestALongFeedIsReadInPages(t *testing.T) {
 			f.add(ev)
 		}
 		l := r.listen("/v1/namespaces/default/events?after=99")
-		ids, _ := l.ids()
+		ids, _ := l.ids(t)
 		if len(ids) != 1900 || ids[0] != "100.0" || ids[1899] != "966.1" {
 			t.Errorf("%d events, from %s to %s", len(ids), ids[0], ids[len(ids)-1])
 		}

@@ -466,7 +466,7 @@ type Worker struct {
 	Capabilities              []Capability `json:"capabilities" nullable:"false"`
 	CancellationNotifications bool         `json:"cancellation_notifications"`
 	ConcurrencyKeys           bool         `json:"concurrency_keys"`
-	SessionID                 ID           `json:"session_id"`
+	SessionID                 ID           `json:"session_id,omitempty"`
 	SessionEpoch              Number       `json:"session_epoch"`
 	GatewayID                 string       `json:"gateway_id"`
 	Peer                      string       `json:"peer,omitempty"`

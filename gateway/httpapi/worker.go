@@ -93,7 +93,7 @@ func (w *writer) worker(v *pb.WorkerView) {
 	w.closeArray()
 	w.bool("cancellation_notifications", i.GetCancellationNotifications())
 	w.bool("concurrency_keys", i.GetConcurrencyKeys())
-	w.id("session_id", i.GetSessionId())
+	w.optID("session_id", i.GetSessionId())
 	w.uint64("session_epoch", i.GetSessionEpoch())
 	w.text("gateway_id", i.GetGatewayId())
 	w.optText("peer", i.GetPeer())
