@@ -93,7 +93,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.begin(cmd); err != nil {
+			// cobra looks for required flags only after this.
+			if err := errors.Join(a.begin(cmd), cmd.ValidateRequiredFlags()); err != nil {
 				return err
 			}
 			a.running = true

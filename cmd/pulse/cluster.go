@@ -18,7 +18,8 @@ import (
 )
 
 func (a *app) clusterCommand() *cobra.Command {
-	return noun("cluster", "See how the cluster stands, and back it up", "",
+	return noun("cluster", "See how the cluster stands, and back it up",
+		`A cluster is the servers that keep one state together; this version runs one.`,
 		"  pulse cluster status\n  pulse cluster backup pulse.backup",
 		a.clusterStatusCommand(), a.clusterBackupCommand())
 }

@@ -103,9 +103,7 @@ func startDevWorker(ctx context.Context, url string, logger *slog.Logger) (end f
 	w := sdk.NewWorker(sdk.WorkerOptions{
 		Addrs: []string{url}, Capacity: 64, Logger: logger, DrainTimeout: devDrain,
 	})
-	w.Handle("echo", "1", "1", echo)
-	w.Handle("sleep", "1", "1", sleep)
-	w.Handle("fail", "1", "1", fail)
+	devHandlers(w)
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -122,6 +120,12 @@ func startDevWorker(ctx context.Context, url string, logger *slog.Logger) (end f
 	case <-ctx.Done():
 	}
 	return end, nil
+}
+
+func devHandlers(w *sdk.Worker) {
+	w.Handle("echo", "1", "1", echo)
+	w.Handle("sleep", "1", "1", sleep)
+	w.Handle("fail", "1", "1", fail)
 }
 
 func echo(_ context.Context, t *sdk.Task) (any, error) { return t.Payload(), nil }

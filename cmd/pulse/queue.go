@@ -316,9 +316,10 @@ func (a *app) queueSwitchCommand(verb, short, example string, do func(*sdk.Clien
 
 func (a *app) queueDeleteCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "delete NAME",
-		Short:   "Delete a queue with no open tasks",
-		Long:    "Delete a queue. Its tasks have to be over and its workers gone; tasks that are over are kept for their retention.",
+		Use:   "delete NAME",
+		Short: "Delete a queue with no open tasks",
+		Long: `Delete a queue. Its tasks have to be over and its workers gone; tasks that are over
+are kept for their retention.`,
 		Example: "  pulse queue delete mail",
 		Args:    exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -15,7 +15,9 @@ func (a *app) reviewCommand() *cobra.Command {
 and nobody can know how it ended: its worker vanished, or said itself that it does
 not know. Find out what happened, then say so. Such a task is never removed, and it
 keeps its concurrency key until it is settled.`,
-		"  pulse review list\n  pulse review resolve 0199f3c2a1b87d4e9a0b1c2d3e4f5061 --decision SUCCEEDED --note 'found in the ledger'",
+		`  pulse review list
+  pulse review resolve 0199f3c2a1b87d4e9a0b1c2d3e4f5061 \
+      --decision SUCCEEDED --note 'found in the ledger'`,
 		a.reviewListCommand(), a.reviewResolveCommand())
 }
 
@@ -79,7 +81,8 @@ func (a *app) reviewResolveCommand() *cobra.Command {
 The note says how you know. It is recorded with the decision.`,
 		Example: `  pulse review resolve 0199f3c2a1b87d4e9a0b1c2d3e4f5061 --decision SUCCEEDED \
       --note 'booked as R-17' --result '{"number":"R-17"}'
-  pulse review resolve 0199f3c2a1b87d4e9a0b1c2d3e4f5061 --decision RETRY --note 'the bank has no trace of it'`,
+  pulse review resolve 0199f3c2a1b87d4e9a0b1c2d3e4f5061 \
+      --decision RETRY --note 'the bank has no trace of it'`,
 		Args: exactly("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := taskID(args[0])

@@ -350,7 +350,7 @@ func (s *submitter) send(c *sdk.Client, batch []sdk.TaskSpec, numbers []int) err
 }
 
 func (s *submitter) report() error {
-	text := fmt.Sprintf("%s of %s submitted", commas(s.done), plural(s.lines, "task"))
+	text := fmt.Sprintf("%s of %s tasks submitted", commas(s.done), commas(s.lines))
 	if s.duplicates > 0 {
 		text += fmt.Sprintf(", %s of them known under their business key", commas(s.duplicates))
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -134,8 +135,7 @@ func (w *why) explainWaiting(ctx context.Context) error {
 	case "delayed":
 		w.because("It was submitted with a delay and waits%s.", until)
 	case "retry_backoff":
-		w.because("Attempt %d of %d ended without success%s; the next one waits%s.", t.AttemptCount, t.Retry.MaxAttempts, codeIn(t.ErrorCode), until)
-		w.advise("The attempts: pulse task get %s", t.ID)
+		return w.explainBackoff(ctx, until)
 	case "queue_paused":
 		w.because("Queue %s/%s is paused.", t.Namespace, t.Queue)
 		w.advise("Let it go on: pulse queue resume %s", t.Queue)
@@ -148,6 +148,20 @@ func (w *why) explainWaiting(ctx context.Context) error {
 	default:
 		w.because("It waits: %s%s.", t.Waiting.Reason, until)
 	}
+	return nil
+}
+
+func (w *why) explainBackoff(ctx context.Context, until string) error {
+	attempts, err := w.client.Attempts(ctx, w.task.ID)
+	if err != nil {
+		return err
+	}
+	why := ""
+	if n := len(attempts); n > 0 {
+		why = codeIn(cmp.Or(attempts[n-1].ErrorCode, attempts[n-1].EndCause))
+	}
+	w.because("Attempt %d of %d ended without success%s; the next one waits%s.", w.task.AttemptCount, w.task.Retry.MaxAttempts, why, until)
+	w.advise("The attempts: pulse task get %s", w.task.ID)
 	return nil
 }
 

@@ -49,9 +49,10 @@ func (a *app) workerListCommand() *cobra.Command {
 	var limit int
 	var ids bool
 	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List workers",
-		Long:    "List the workers of a queue or of the whole namespace, those included that were connected until lately.",
+		Use:   "list",
+		Short: "List workers",
+		Long: `List the workers of a queue or of the whole namespace, those included that were
+connected until lately.`,
 		Example: "  pulse worker list\n  pulse worker list --queue mail --ids",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -31,10 +31,10 @@ import (
 
 const (
 	handler = "bench"
-	// sampledMax bounds how many tasks are waited for one by one, for done_*;
-	// sampleEvery is how often one is chosen.
-	sampledMax  = 2000
-	sampleEvery = 10 * time.Millisecond
+	// For done_*, about samplesPerSecond tasks are waited for one by one, evenly
+	// among all; waitersMax bounds how many at a time.
+	samplesPerSecond = 100
+	waitersMax       = 2000
 	// drainWithin is how long what is open at the end may take.
 	drainWithin = 2 * time.Minute
 	tidyWithin  = 15 * time.Second
@@ -119,14 +119,13 @@ type run struct {
 	pad    string
 	zero   time.Time // times in payloads count from here
 
-	fleet    []*sdk.Worker
-	next     atomic.Int64 // batch
-	sent     atomic.Int64 // tasks that were or are being submitted
-	acked    atomic.Int64
-	failed   atomic.Int64
-	begun    atomic.Int64 // handlers
-	sampled  atomic.Int64
-	lastPick atomic.Int64 // when a task was chosen to be waited for
+	fleet   []*sdk.Worker
+	next    atomic.Int64 // batch
+	sent    atomic.Int64 // tasks that were or are being submitted
+	acked   atomic.Int64
+	failed  atomic.Int64
+	begun   atomic.Int64 // handlers
+	waiting atomic.Int64 // for the end of a sampled task
 
 	submit, pickup, done histogram
 	waiters              sync.WaitGroup
@@ -321,17 +320,25 @@ func (r *run) answer(ctx context.Context, due time.Duration, task *sdk.TaskInfo,
 		r.failed.Add(1)
 		return
 	}
-	r.acked.Add(1)
-	now, last := int64(r.since()), r.lastPick.Load()
-	if time.Duration(now-last) < sampleEvery && last != 0 || r.sampled.Load() >= sampledMax || !r.lastPick.CompareAndSwap(last, now) {
+	if !r.chosen(r.acked.Add(1)) {
 		return
 	}
-	r.sampled.Add(1)
+	if r.waiting.Add(1) > waitersMax {
+		r.waiting.Add(-1)
+		return
+	}
 	r.waiters.Go(func() {
+		defer r.waiting.Add(-1)
 		if task, err := r.client.Wait(ctx, task.ID); err == nil && task.State.Settled() {
 			r.done.add(r.since() - due)
 		}
 	})
+}
+
+// chosen goes by the count of tasks, not by the clock: a burst gets its share.
+func (r *run) chosen(n int64) bool {
+	perSecond := float64(n) / max(r.since().Seconds(), 1)
+	return n%max(int64(perSecond/samplesPerSecond), 1) == 0
 }
 
 // finished counts the ends that the cluster has taken.

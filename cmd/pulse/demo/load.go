@@ -12,10 +12,14 @@ import (
 
 const (
 	producers = 4
-	// spreadOver is how long the submitting is to take, so that there is a
-	// middle to kill something in; a very large demo takes as long as it takes.
-	spreadOver = 12 * time.Second
-	batchMax   = 100
+	batchMax  = 100
+	// The submitting is spread over some time, so that there is a middle to kill
+	// something in; a very large demo takes as long as it takes.
+	spreadEach = 8 * time.Millisecond // for each task
+	spreadMin  = 2 * time.Second
+	spreadMax  = 12 * time.Second
+	// callsPerSecond are even enough; what is more goes into batches.
+	callsPerSecond = 40
 )
 
 // load submits the jobs and remembers which were acknowledged.
@@ -40,10 +44,9 @@ type load struct {
 
 func newLoad(client *sdk.Client, tasks int, seed uint64) *load {
 	l := &load{client: client, seed: seed, tasks: tasks, acked: make(map[string]job, tasks), firstAnswer: make(chan struct{})}
-	// 40 requests a second spread load evenly enough; what is more goes into
-	// batches.
-	l.batch = min(max(tasks/int(40*spreadOver.Seconds()), 1), batchMax)
-	l.every = spreadOver / time.Duration((tasks+l.batch-1)/l.batch)
+	spread := min(max(time.Duration(tasks)*spreadEach, spreadMin), spreadMax)
+	l.batch = min(max(int(float64(tasks)/(callsPerSecond*spread.Seconds())), 1), batchMax)
+	l.every = spread / time.Duration((tasks+l.batch-1)/l.batch)
 	return l
 }
 
