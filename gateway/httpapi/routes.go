@@ -152,7 +152,8 @@ func taskRoutes() []*route {
 	}, {
 		method: http.MethodPost, path: inNamespace + "/tasks:bulk", id: "bulk-tasks", tag: "tasks", verb: VerbRead,
 		title: "Cancel or retry many tasks",
-		about: "Each task stands for itself. It needs the role cancel, or submit for a retry.",
+		about: "Each task stands for itself. It needs the role cancel, or submit for a retry. " +
+			"Under an Idempotency-Key named tasks are answered as the first time; a filter selects anew, and no task is acted on twice.",
 		body:  typeOf[Bulk](), bodyMust: true,
 		answers: ok(typeOf[BulkAnswer](), "An outcome for each task."),
 		codes:   []schema.Code{schema.NotFound, schema.OperationConflict, schema.TooLarge},
