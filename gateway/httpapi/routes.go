@@ -154,7 +154,7 @@ func taskRoutes() []*route {
 		title: "Cancel or retry many tasks",
 		about: "Each task stands for itself. It needs the role cancel, or submit for a retry. " +
 			"Under an Idempotency-Key named tasks are answered as the first time; a filter selects anew, and no task is acted on twice.",
-		body:  typeOf[Bulk](), bodyMust: true,
+		body: typeOf[Bulk](), bodyMust: true,
 		answers: ok(typeOf[BulkAnswer](), "An outcome for each task."),
 		codes:   []schema.Code{schema.NotFound, schema.OperationConflict, schema.TooLarge},
 		handle:  bulkTasks,
