@@ -59,7 +59,7 @@ It uses free ports and a temporary directory, and leaves nothing behind if all i
 			if asJSON {
 				progress = cmd.ErrOrStderr()
 			}
-			end := func() {}
+			var end func()
 			if cfg.View, end = demoView(progress, headless); asJSON {
 				fmt.Fprintf(progress, "Pulse demo: %s tasks, kill %s, seed %d\n", commas(cfg.Tasks), cfg.Kill, cfg.Seed)
 			} else {

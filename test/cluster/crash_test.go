@@ -30,7 +30,7 @@ func TestKillNineUnderLoad(t *testing.T) {
 	node.start()
 	node.ready(20 * time.Second)
 	w := newWorld(t, node.addr)
-	client := sdk.NewClient(sdk.ClientOptions{Addrs: w.urls(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	client := sdk.NewClient(sdk.ClientOptions{Addrs: w.urls(), Logger: slog.New(slog.DiscardHandler)})
 	if _, err := client.PutQueue(t.Context(), "default", sdk.QueueSettings{LeaseDurationMillis: 4000, OfferDurationMillis: 2000}); err != nil {
 		t.Fatal(err)
 	}

@@ -249,7 +249,7 @@ func (r *run) turn(ctx, submitting context.Context) (more bool) {
 	} else {
 		r.sent.Add(int64(count))
 	}
-	due := r.since()
+	var due time.Duration
 	if r.Rate > 0 {
 		due = time.Duration(float64(r.next.Add(1)-1) * float64(r.Batch) / r.Rate * float64(time.Second))
 		if !until(submitting, r.zero.Add(due)) {
