@@ -62,6 +62,8 @@ type bulkRun struct {
 	bulk  apiv1.Bulk
 	items []bulkItem
 	next  string // cursor
+
+	accepted, replayed int // results; the answer is a replay if all accepted ones are
 }
 
 type bulkItem struct {
@@ -194,6 +196,12 @@ func (b *bulkRun) settle(part []bulkItem, results []*pb.Result) {
 	for i, result := range results {
 		mine := part[i*covers : min((i+1)*covers, len(part))]
 		refusal := refusalOf(result)
+		if refusal == nil {
+			b.accepted++
+		}
+		if result.GetReplayed() {
+			b.replayed++
+		}
 		done := result.GetBulk().GetItems()
 		for j := range mine {
 			switch {
@@ -221,6 +229,9 @@ func (b *bulkRun) giveUp(first int, cause *schema.Error) {
 }
 
 func (b *bulkRun) answer() error {
+	if b.accepted > 0 && b.replayed == b.accepted {
+		b.w.Header()["Idempotency-Replayed"] = []string{"true"}
+	}
 	buf := getBuffer()
 	defer putBuffer(buf)
 	w := writer{buf: buf.b}

@@ -1,0 +1,162 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pulse/cmd/node"
+)
+
+// patience bounds every wait for something that has to happen. It is not how
+// long things take.
+const patience = 20 * time.Second
+
+// house is a real node in this process, and what it takes to come back to it.
+type house struct {
+	config node.Config
+	node   *node.Node
+	addr   string // host:port of HTTP
+}
+
+func openHouse(dir string, adjust func(*node.Config)) (*house, error) {
+	h := &house{config: node.Config{
+		DataDir: dir, HTTPAddr: "127.0.0.1:0", ElectionTimeout: 50 * time.Millisecond, Logger: faults.logger(),
+	}}
+	if adjust != nil {
+		adjust(&h.config)
+	}
+	if err := h.start(); err != nil {
+		return nil, err
+	}
+	h.config.HTTPAddr = h.addr // a node that starts again is where it was
+	return h, nil
+}
+
+func (h *house) start() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	n, err := node.Start(ctx, h.config)
+	if err != nil {
+		return err
+	}
+	h.node, h.addr = n, n.Addr()
+	return nil
+}
+
+// ready waits until the node has a leader.
+func (h *house) ready() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return h.node.WaitReady(ctx)
+}
+
+func (h *house) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return h.node.Close(ctx)
+}
+
+// own is a node of the test's own, for what would disturb others.
+func own(t *testing.T, adjust func(*node.Config)) *house {
+	t.Helper()
+	h := leaderless(t, adjust)
+	if err := h.ready(); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// leaderless is own without waiting for a leader.
+func leaderless(t *testing.T, adjust func(*node.Config)) *house {
+	t.Helper()
+	h, err := openHouse(t.TempDir(), adjust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.stop(); err != nil {
+			t.Errorf("stop the node: %v", err)
+		}
+	})
+	return h
+}
+
+// restart stops the node in an orderly way and starts it on the same data.
+func (h *house) restart(t *testing.T) {
+	t.Helper()
+	if err := errors.Join(h.stop(), h.start()); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.ready(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// common is the node that most tests share; each has a namespace of its own in
+// it. It is started by the first of them.
+var common struct {
+	once sync.Once
+	dir  string
+	*house
+	err error
+}
+
+func shared(t *testing.T) *house {
+	t.Helper()
+	common.once.Do(func() {
+		if common.dir, common.err = os.MkdirTemp("", "pulse-conformance-"); common.err != nil { //nolint:usetesting // outlives the test that starts it
+			return
+		}
+		if common.house, common.err = openHouse(common.dir, nil); common.err == nil {
+			common.err = common.ready()
+		}
+	})
+	if common.err != nil {
+		t.Fatal(common.err)
+	}
+	return common.house
+}
+
+func closeShared() error {
+	if common.dir == "" {
+		return nil
+	}
+	var err error
+	if common.house != nil {
+		err = common.stop()
+	}
+	return errors.Join(err, os.RemoveAll(common.dir))
+}
+
+// record keeps what nodes log as errors: a fault of the house, a panic that was
+// caught, a frame that could not be encoded.
+type record struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+var faults record
+
+func (r *record) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelError}))
+}
+
+// Write implements io.Writer for the handler.
+func (r *record) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(p)
+}
+
+func (r *record) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.FieldsFunc(r.text.String(), func(c rune) bool { return c == '\n' })
+}
