@@ -109,6 +109,11 @@ func refuseEntry(s *state.State, index, term uint64, e *pb.Entry) Outcome {
 
 // command executes one command, or answers from what is remembered.
 func (r *run) command(c *pb.Command) *pb.Result {
+	if c.Body == nil {
+		// A newer version wrote this entry; one without a namespace must not end
+		// as a refusal here. Going on would make this replica differ.
+		panic("fsm: a command is not known to this version")
+	}
 	r.cmd = c
 	r.cause = cause{commandID: c.Id, operator: c.Caller.GetPrincipal(), appID: c.Caller.GetAppId(), own: true}
 	r.cause.requestID = c.IdempotencyKey
