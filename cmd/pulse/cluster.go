@@ -19,7 +19,7 @@ import (
 
 func (a *app) clusterCommand() *cobra.Command {
 	return noun("cluster", "See how the cluster stands, and back it up",
-		`A cluster is the servers that keep one state together; this version runs one.`,
+		`A cluster is the servers that keep one state together; each of them answers for all.`,
 		"  pulse cluster status\n  pulse cluster backup pulse.backup",
 		a.clusterStatusCommand(), a.clusterBackupCommand())
 }
