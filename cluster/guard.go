@@ -121,8 +121,7 @@ func (g *guard) pass() {
 		select {
 		case g.rpcs <- rpc:
 		case <-g.stop:
-			rpc.Respond(nil, raft.ErrRaftShutdown)
-			return
+			return // unanswered, as by raft itself: the transport is closed next
 		}
 	}
 }

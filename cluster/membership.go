@@ -248,7 +248,9 @@ func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err er
 		}
 		future = n.raft.LeadershipTransferToServer(s.ID, s.Address)
 	}
-	if err := await(ctx, future); err != nil {
+	if err := await(ctx, future); errors.Is(err, raft.ErrNotLeader) {
+		return "", n.notLeader()
+	} else if err != nil {
 		return "", schema.Errorf(schema.Unavailable, "leadership was not handed over: %v", err)
 	}
 	for ctx.Err() == nil {

@@ -143,6 +143,45 @@ func TestAfterAKillTheLogBringsTheStateBack(t *testing.T) {
 	}
 }
 
+// The opening's time goes on where the last entry's stopped, though the wall
+// clock was set back and the entries are still being applied again.
+func TestTheClockIsReadAfterTheEntriesOfEarlierTermsAreApplied(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := startNode(t, dir, nil).lead(t)
+	old := filepath.Join(dir, "old")
+	if _, err := n.machine.Checkpoint(old); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		n.submit(t, fmt.Sprint(i))
+	}
+	last := n.machine.Clock()
+	n.shut(t)
+	swap(t, old, filepath.Join(dir, "state"))
+
+	m := openFake(t, filepath.Join(dir, "state"))
+	m.before = func(e *pb.Entry) {
+		if e.Term == 2 {
+			<-time.After(20 * time.Millisecond) // a slow replay
+		}
+	}
+	cfg := testConfig(t, dir)
+	cfg.Machine = m
+	cfg.Wall = func() time.Time { return time.Now().Add(-time.Hour) }
+	node, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := &testNode{node, m, dir}
+	defer again.shut(t)
+	again.lead(t)
+	entries := m.entries()
+	if len(entries) != 11 || entries[10].TimeUs < last {
+		t.Fatalf("entry %d opens the term %s before the last one", len(entries), time.Duration(last-entries[len(entries)-1].TimeUs)*time.Microsecond)
+	}
+}
+
 // swap puts a directory in the place of another.
 func swap(t *testing.T, from, to string) {
 	t.Helper()

@@ -368,11 +368,15 @@ func TestACallOverSeveralEntriesTellsTheFateOfEachCommand(t *testing.T) {
 		if r.err != nil {
 			t.Fatal(r.err)
 		}
-		codes := []string{r.results[0].Code, r.results[1].Code, r.results[2].Code}
-		if want := []string{"", string(schema.ResultUnknown), string(schema.DeadlineExpired)}; !slices.Equal(codes, want) {
-			t.Fatalf("codes %v, want %v", codes, want)
+		want := []string{"", string(schema.ResultUnknown), string(schema.DeadlineExpired)}
+		codes := func() []string { return []string{r.results[0].Code, r.results[1].Code, r.results[2].Code} }
+		if got := codes(); !slices.Equal(got, want) {
+			t.Fatalf("codes %v, want %v", got, want)
 		}
 		answer(log, 1, nil)
+		if got := codes(); !slices.Equal(got, want) {
+			t.Fatalf("codes %v after the caller has them", got)
+		}
 		if got := log.sizes(); !slices.Equal(got, []int{1, 1}) {
 			t.Fatalf("entries %v", got)
 		}

@@ -247,6 +247,18 @@ func TestUnfinishedSnapshotsAreRemovedAtTheStart(t *testing.T) {
 	}
 }
 
+// Files that are whole and rows that are of another state than the meta says.
+func TestASnapshotHoldsTheStateThatItNames(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, t.TempDir(), nil).lead(t)
+	n.submit(t, "a")
+	n.snapshot(t)
+	n.snaps.list[0].header.StateHash[0]++
+	dir := n.newestDir(t)
+	_, _, err := n.snaps.Open(filepath.Base(dir))
+	wantWayOut(t, err, dir)
+}
+
 // damageCase is a way to spoil a snapshot on the disk.
 type damageCase struct {
 	name  string

@@ -72,11 +72,12 @@ func TestTheLogCacheAnswersLikeTheLog(t *testing.T) {
 					t.Fatalf("seed %d: entry %d of %d: %v and %v", seed, index, last, gotErr, wantErr)
 				}
 			}
-			sum := 0
+			sum, held, oldest := 0, uint64(0), next
 			for i, l := range c.ring {
 				if l == nil {
 					continue
 				}
+				held, oldest = held+1, min(oldest, l.Index)
 				sum += weight(l)
 				if l.Index%cacheEntries != uint64(i) {
 					t.Fatalf("entry %d at place %d", l.Index, i)
@@ -84,6 +85,9 @@ func TestTheLogCacheAnswersLikeTheLog(t *testing.T) {
 			}
 			if sum != c.bytes || (c.bytes > cacheBytes && sum > weight(c.ring[(next-1)%cacheEntries])) {
 				t.Fatalf("seed %d: %d bytes counted, %d held", seed, c.bytes, sum)
+			}
+			if held != next-oldest {
+				t.Fatalf("seed %d: %d entries held from %d to %d: not the newest", seed, held, oldest, next-1)
 			}
 		}
 	}
