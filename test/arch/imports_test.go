@@ -40,6 +40,9 @@ var rules = []rule{
 	{"fsm", []string{"fsm/state", "proto/...", "schema/..."}, []string{"cluster", "rpc", "gateway", "cmd", raft}},
 	{"fsm/state", []string{"proto/..."}, []string{"schema", "cluster", "rpc", "gateway", "cmd", raft}},
 
+	// What users would write, so with what users have.
+	{"examples", []string{"sdk", "schema/..."}, []string{"fsm", "cluster", "rpc", "gateway", "cmd", "proto", "test", raft, pebble}},
+
 	{"proto", []string{"proto/..."}, nil},
 	{"schema", []string{"schema/..."}, nil},
 	{"test", []string{"cmd/...", "sdk/...", "gateway/...", "rpc", "cluster/...", "fsm/...", "proto/...", "schema/...", "test/..."}, nil},
@@ -118,7 +121,7 @@ func TestTestsImportNothingFromAbove(t *testing.T) {
 	t.Parallel()
 	// A package's tests may bring in what they like from their own floor and
 	// below, and the whole node only where whole nodes are tested.
-	floors := [][]string{{"proto", "schema"}, {"fsm", "gateway", "sdk"}, {"cluster", "rpc"}, {"cmd"}, {"test"}}
+	floors := [][]string{{"proto", "schema"}, {"fsm", "gateway", "sdk"}, {"cluster", "rpc"}, {"cmd", "examples"}, {"test"}}
 	floor := func(path string) int {
 		return slices.IndexFunc(floors, func(dirs []string) bool {
 			return slices.ContainsFunc(dirs, func(d string) bool { return within(path, d) })
