@@ -46,6 +46,7 @@ func TestKillNineUnderLoad(t *testing.T) {
 		}
 		stops = append(stops, background(t, k.run))
 	}
+	t.Cleanup(w.end)
 
 	load, endLoad := context.WithCancel(t.Context())
 	defer endLoad()
@@ -64,7 +65,7 @@ func TestKillNineUnderLoad(t *testing.T) {
 	endLoad()
 	submitting.Wait()
 	w.settle(client, &submitted)
-	close(w.over)
+	w.end()
 	for _, stop := range stops {
 		stop()
 	}

@@ -20,6 +20,7 @@ type world struct {
 	addrs    []string
 	began    time.Time
 	over     chan struct{} // closed when operations are no longer waited for
+	ending   sync.Once
 	resource *resource
 	epochs   *rising
 
@@ -29,12 +30,17 @@ type world struct {
 }
 
 func newWorld(t *testing.T, addrs ...string) *world {
-	return &world{
+	w := &world{
 		t: t, addrs: addrs, began: time.Now(), over: make(chan struct{}),
 		resource: &resource{largest: map[string]uint64{}, accepted: map[string][]write{}},
 		epochs:   &rising{last: map[string]uint64{}}, left: map[string]bool{},
 	}
+	return w
 }
+
+// end stops waiting for answers. Workers end after it, so a test that fails has
+// to get here too.
+func (w *world) end() { w.ending.Do(func() { close(w.over) }) }
 
 func (w *world) clock() int64     { return int64(time.Since(w.began)) }
 func (w *world) someAddr() string { return w.addrs[mrand.IntN(len(w.addrs))] }
