@@ -20,14 +20,18 @@ import (
 type Options struct {
 	Dir    string // holds one store directory for each restore, and CURRENT
 	NodeID string // of this replica, as state comparisons name it
+	// MemTableBytes is the size of the store's write buffer; 0 is the usual one.
+	// Tests that open many machines keep it small.
+	MemTableBytes uint64
 }
 
 // Machine is the state machine of one node. Apply, Checkpoint and Restore are
 // called by one goroutine, the one that applies the log; every other method is
 // safe from any goroutine.
 type Machine struct {
-	dir    string
-	nodeID string
+	dir           string
+	nodeID        string
+	memTableBytes uint64
 
 	mu      sync.RWMutex // guards state and generation: held to apply one entry, or to read between two
 	state   *state.State
@@ -51,11 +55,11 @@ func Open(opt Options) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dir: opt.Dir, nodeID: opt.NodeID, gen: gen, readers: &sync.WaitGroup{}}
+	m := &Machine{dir: opt.Dir, nodeID: opt.NodeID, memTableBytes: opt.MemTableBytes, gen: gen, readers: &sync.WaitGroup{}}
 	if err := m.dropOthers(gen); err != nil {
 		return nil, err
 	}
-	if m.state, err = state.Open(m.storeDir(gen)); err != nil {
+	if m.state, err = state.Open(m.storeDir(gen), m.memTableBytes); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(opt.Dir, currentFile)); errors.Is(err, os.ErrNotExist) {
@@ -298,7 +302,7 @@ func (m *Machine) Restore(r io.Reader, raftIndex uint64) error {
 	if _, err := state.ReadStream(r, dir); err != nil {
 		return errors.Join(fmt.Errorf("restore: %w", err), os.RemoveAll(dir))
 	}
-	next, err := state.Open(dir)
+	next, err := state.Open(dir, m.memTableBytes)
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}

@@ -92,9 +92,14 @@ func (quiet) Fatalf(format string, args ...any) {
 }
 
 // Open opens the store in dir, makes it if it is not there, and rebuilds the
-// indexes.
-func Open(dir string) (*State, error) {
-	db, err := pebble.Open(dir, StoreOptions())
+// indexes. memTableBytes is the size of its write buffer, and of the log file
+// it lays out in advance; 0 is the usual one.
+func Open(dir string, memTableBytes uint64) (*State, error) {
+	options := StoreOptions()
+	if memTableBytes > 0 {
+		options.MemTableSize = memTableBytes
+	}
+	db, err := pebble.Open(dir, options)
 	if err != nil {
 		return nil, fmt.Errorf("open state store %s: %w", dir, err)
 	}

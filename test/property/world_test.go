@@ -88,7 +88,7 @@ func (w *world) open(dir string) (*fsm.Machine, string, error) {
 		w.dirs++
 		dir = filepath.Join(w.root, fmt.Sprint(w.dirs))
 	}
-	m, err := fsm.Open(fsm.Options{Dir: dir})
+	m, err := fsm.Open(fsm.Options{Dir: dir, NodeID: "a", MemTableBytes: 1 << 20})
 	return m, dir, err
 }
 
