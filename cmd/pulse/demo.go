@@ -24,17 +24,17 @@ func (a *app) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Watch thousands of tasks survive the kill of a server",
-		Long: `Start a server as a child process, give thousands of tasks to a fleet of workers, kill
-the server with SIGKILL in the middle, start it again, and then ask the cluster about
-every task. A third of the tasks must not run twice (RECONCILE_ONLY), a sixth share
+		Long: `Start three servers as child processes, spread a fleet of workers over them, give them
+thousands of tasks, kill the leader with SIGKILL in the middle, let another one take over,
+start it again, and then ask the cluster about every task. A third of the tasks must not run twice (RECONCILE_ONLY), a sixth share
 concurrency keys, and everything they do goes to a resource that checks fencing tokens
 and keeps account of every effect.
 
 At the end there is a summary. The exit code is 1 if a task was lost or an effect was
 doubled. With --headless the last line is the summary as one JSON object.
 
-This version starts one server, so --kill leader and --kill gateway mean that one too.
-It uses free ports and a temporary directory, and leaves nothing behind if all is well.`,
+--kill gateway kills a node that does not lead, with the workers it holds. --kill server
+starts one server alone, kills it and starts it again. The demo uses free ports and a temporary directory, and leaves nothing behind if all is well.`,
 		Example: `  pulse demo
   pulse demo --headless --tasks 2000 --kill server
   pulse demo --kill none --seed 7`,
@@ -85,7 +85,7 @@ It uses free ports and a temporary directory, and leaves nothing behind if all i
 	flags.SortFlags = false
 	flags.BoolVar(&headless, "headless", false, "plain lines on standard error, and the summary as one JSON object on standard output")
 	flags.IntVar(&cfg.Tasks, "tasks", demoTasks, "how many tasks")
-	flags.StringVar(&cfg.Kill, "kill", demo.KillServer, "what to kill in the middle: leader, gateway, server or none")
+	flags.StringVar(&cfg.Kill, "kill", demo.KillLeader, "what to kill in the middle: leader, gateway, server or none")
 	flags.Uint64Var(&cfg.Seed, "seed", 0, "what to draw the tasks from (default: another each time)")
 	complete(cmd, "kill", demo.KillLeader, demo.KillGateway, demo.KillServer, demo.KillNone)
 	return cmd

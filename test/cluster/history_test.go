@@ -66,6 +66,7 @@ const (
 	opStart  opKind = "start"
 	opFinish opKind = "finish"
 	opRead   opKind = "read"
+	opReview opKind = "review"
 )
 
 // event is one operation with its first answer.
@@ -246,6 +247,11 @@ var taskModel = nondeterministic(life{}, func(s life, e event, out string) []lif
 			return nil
 		}
 		return []life{{exists: true}}
+	case opReview:
+		if !s.exists || s.over {
+			return nil
+		}
+		return []life{{exists: true, running: s.running, over: true}}
 	case opRead:
 		if !s.exists || terminal(e.state) != s.over {
 			return nil

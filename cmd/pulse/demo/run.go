@@ -78,7 +78,8 @@ type show struct {
 	load     *load
 	client   *sdk.Client
 	began    time.Time
-	down     bool // a node is not there
+	down     bool         // a node is not there
+	dead     *proc.Server // that one
 	killedAt time.Time
 }
 
@@ -97,8 +98,9 @@ func Run(ctx context.Context, cfg Config) (sum *Summary, err error) {
 	defer logFile.Close()
 	logger := slog.New(slog.NewJSONHandler(logFile, nil))
 
-	// One node for now. Everything below is written for any number.
-	s.nodes = []*proc.Server{proc.New(proc.Config{Binary: cfg.Binary, NodeID: "node-1", Dir: s.dir})}
+	if s.nodes, err = servers(cfg, s.dir); err != nil {
+		return nil, err
+	}
 	addrs, err := s.startNodes(ctx)
 	if err != nil {
 		return nil, err
@@ -115,10 +117,17 @@ func Run(ctx context.Context, cfg Config) (sum *Summary, err error) {
 func (s *show) startNodes(ctx context.Context) (addrs []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
+	// All at once: servers that found a cluster wait for each other.
+	failed := make([]error, len(s.nodes))
+	var starting sync.WaitGroup
+	for i, n := range s.nodes {
+		starting.Go(func() { failed[i] = n.Start(ctx) })
+	}
+	starting.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return nil, err
+	}
 	for _, n := range s.nodes {
-		if err := n.Start(ctx); err != nil {
-			return nil, err
-		}
 		addrs = append(addrs, n.URL())
 		s.say("%s serves %s (pid %d)", n.ID(), n.URL(), n.PID())
 	}
@@ -158,27 +167,55 @@ func (s *show) perform(ctx context.Context) (*Summary, error) {
 // kill ends a node with SIGKILL and starts it again at once, as whatever watches
 // over a real server would.
 func (s *show) kill(ctx context.Context) error {
-	victim := s.victim()
+	victim, office, err := s.victim(ctx)
+	if err != nil {
+		return err
+	}
 	pid := victim.PID()
 	held := s.fleet.hold()
-	s.killedAt, s.down = time.Now(), true
+	s.killedAt, s.down, s.dead = time.Now(), true, victim
 	if err := victim.Kill(); err != nil {
 		return err
 	}
-	s.say("kill -9 of %s (pid %d) with %s under way", victim.ID(), pid, plural(held, "attempt"))
+	s.say("kill -9 of %s%s (pid %d) with %s under way", victim.ID(), office, pid, plural(held, "attempt"))
 	s.load.watch()
+	if len(s.nodes) > 1 {
+		if err := s.takeOver(ctx); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	if err := s.aside(ctx, victim.Start); err != nil {
 		return fmt.Errorf("starting %s again: %w", victim.ID(), err)
 	}
-	s.down = false
+	s.down, s.dead = false, nil
 	s.say("%s serves again after %s (pid %d)", victim.ID(), time.Since(s.killedAt).Round(time.Millisecond), victim.PID())
 	return nil
 }
 
-// victim is the node to kill. With one node it is that one, whatever it is called.
-func (s *show) victim() *proc.Server { return s.nodes[0] }
+// takeOver waits, with the victim still dead, until the others have answered a
+// submission and says who leads them.
+func (s *show) takeOver(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	return s.aside(ctx, func(ctx context.Context) error {
+		for s.load.answeredAt().IsZero() {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("nobody took over: %w", ctx.Err())
+			case <-time.After(lookEvery):
+			}
+		}
+		leader, err := s.leader(ctx)
+		if err != nil {
+			return err
+		}
+		s.say("%s leads now; the first submission after the kill was acknowledged %s after it",
+			leader, s.load.answeredAt().Sub(s.killedAt).Round(time.Millisecond))
+		return nil
+	})
+}
 
 // aside does something that takes a while and keeps the view alive.
 func (s *show) aside(ctx context.Context, do func(context.Context) error) error {
@@ -208,6 +245,15 @@ func (s *show) until(ctx context.Context, over func() bool) error {
 		case <-s.died():
 			return fmt.Errorf("%s has ended by itself:\n%s", s.nodes[0].ID(), s.nodes[0].LogTail())
 		case <-tick.C:
+		}
+		for _, n := range s.nodes[1:] {
+			select {
+			case <-n.Dead():
+				if n != s.dead {
+					return fmt.Errorf("%s has ended by itself:\n%s", n.ID(), n.LogTail())
+				}
+			default:
+			}
 		}
 		if n := s.fleet.ended.Load() + s.load.acknowledged.Load(); n != last {
 			moved, last = time.Now(), n

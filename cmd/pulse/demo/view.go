@@ -42,7 +42,7 @@ func (s *show) now() Status {
 	held, kept, lost := s.fleet.heldNow()
 	st := Status{
 		After: time.Since(s.began), Tasks: s.cfg.Tasks, Acked: int(s.load.acknowledged.Load()), Begun: int(s.fleet.begun.Load()),
-		Running: running, Finished: int(finished), Node: s.nodes[0].ID(), Down: s.down,
+		Running: running, Finished: int(finished), Node: s.shown(), Down: s.down,
 		Connected: connected, Workers: workers, Killed: !s.killedAt.IsZero(), Held: held, Kept: kept, HeldLost: lost,
 		Gap: s.fleet.gapNow(), Doubled: s.resource.account().doubled,
 	}
@@ -52,6 +52,17 @@ func (s *show) now() Status {
 		st.Up = s.nodes[0].Uptime()
 	}
 	return st
+}
+
+// shown names what the status is about: the node that is down, or all of them.
+func (s *show) shown() string {
+	switch {
+	case s.down && s.dead != nil:
+		return s.dead.ID()
+	case len(s.nodes) == 1:
+		return s.nodes[0].ID()
+	}
+	return fmt.Sprintf("%d nodes", len(s.nodes))
 }
 
 // Lines reports to something that keeps what is written: a line for what happens,

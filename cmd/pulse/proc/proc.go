@@ -26,11 +26,12 @@ import (
 	"time"
 )
 
-// Config of a Server. All fields are required.
+// Config of a Server. Args may be empty; all else is required.
 type Config struct {
 	Binary string // this program
 	NodeID string
-	Dir    string // its data and its log go below it
+	Dir    string   // its data and its log go below it
+	Args   []string // more flags of 'pulse server'
 }
 
 // Server is one node as a process.
@@ -76,8 +77,11 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	defer read.Close()
 
-	s.child = exec.Command(s.cfg.Binary, "server", "-o", "jsonl", "--node-id", s.cfg.NodeID,
-		"--data", filepath.Join(s.cfg.Dir, s.cfg.NodeID), "--http", s.addr)
+	args := append([]string{
+		"server", "-o", "jsonl", "--node-id", s.cfg.NodeID,
+		"--data", filepath.Join(s.cfg.Dir, s.cfg.NodeID), "--http", s.addr,
+	}, s.cfg.Args...)
+	s.child = exec.Command(s.cfg.Binary, args...)
 	s.child.Stdout, s.child.Stderr = write, log
 	s.child.SysProcAttr = attributes()
 	s.dead = make(chan struct{})
