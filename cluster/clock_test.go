@@ -107,6 +107,13 @@ func TestTheLeadersTime(t *testing.T) {
 			}, 200 * time.Millisecond,
 		},
 		{
+			"is never behind what is applied",
+			0, func(c *clockTest) {
+				c.open()
+				c.applied(clockStart.Add(time.Minute).UnixMicro(), true) // a newer leader's
+			}, time.Minute,
+		},
+		{
 			"is slewed forwards by 50 ms in a minute",
 			0, func(c *clockTest) {
 				c.open()
