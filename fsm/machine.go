@@ -242,11 +242,11 @@ func (m *Machine) Rows(fn func(key, value []byte) bool) error {
 	return m.state.Rows(fn)
 }
 
-// RowsUnder does the same for the rows whose keys begin with prefix.
-func (m *Machine) RowsUnder(prefix []byte, fn func(key, value []byte) bool) error {
+// RowsFrom does the same, beginning at a key.
+func (m *Machine) RowsFrom(from []byte, fn func(key, value []byte) bool) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.state.RowsUnder(prefix, fn)
+	return m.state.RowsFrom(from, fn)
 }
 
 // ScanHash is SHA-256 over all rows.

@@ -104,11 +104,11 @@ func dumpSessions(b *strings.Builder, name string, tree *btree.BTreeG[sessionIte
 
 // Rows calls fn for every row in key order, until it returns false. Key and
 // value are only good inside the call.
-func (s *State) Rows(fn func(key, value []byte) bool) error { return s.RowsUnder(nil, fn) }
+func (s *State) Rows(fn func(key, value []byte) bool) error { return s.RowsFrom(nil, fn) }
 
-// RowsUnder does the same for the rows whose keys begin with prefix.
-func (s *State) RowsUnder(prefix []byte, fn func(key, value []byte) bool) error {
-	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
+// RowsFrom does the same, beginning at a key.
+func (s *State) RowsFrom(from []byte, fn func(key, value []byte) bool) error {
+	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from})
 	if err != nil {
 		return fmt.Errorf("read state: %w", err)
 	}

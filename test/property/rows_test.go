@@ -139,9 +139,12 @@ func readRows(m *fsm.Machine, old *rows) (*rows, error) {
 		return failed == nil
 	}
 	err := error(nil)
-	for _, table := range "MITVabcdgiknpqrtvx" {
+	// Between these lie the event feed and its indexes: e, f and h.
+	for _, tables := range []struct{ from, before byte }{{0, 'e'}, {'g', 'h'}, {'i', 0xff}} {
 		if err == nil {
-			err = m.RowsUnder([]byte{byte(table)}, each)
+			err = m.RowsFrom([]byte{tables.from}, func(key, value []byte) bool {
+				return key[0] < tables.before && each(key, value)
+			})
 		}
 	}
 	if err == nil {
