@@ -123,6 +123,10 @@ func (w *world) settle(client *sdk.Client, submitted *sync.Map) {
 		}
 		if err != nil {
 			w.t.Errorf("task %s was acknowledged and does not come to rest: %v", id, err)
+			for _, what := range []string{"tasks/" + id.(string), "tasks/" + id.(string) + "/attempts", "workers", "keys"} {
+				_, body := get(w.t, w.urls()[0]+"/v1/namespaces/default/"+what)
+				w.t.Logf("%s: %.3000s", what, body)
+			}
 			return ctx.Err() == nil
 		}
 		counts[string(info.State)]++

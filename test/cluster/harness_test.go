@@ -1,9 +1,7 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -123,21 +121,6 @@ func (p *process) kill() {
 	p.cmd = nil
 }
 
-// terminate is SIGTERM; it returns when the process has ended by itself.
-func (p *process) terminate() error {
-	p.mu.Lock()
-	cmd := p.cmd
-	p.cmd = nil
-	p.mu.Unlock()
-	if cmd == nil {
-		return errors.New("the process does not run")
-	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	return cmd.Wait()
-}
-
 // ready waits until the node says that it serves.
 func (p *process) ready(within time.Duration) time.Duration {
 	p.t.Helper()
@@ -166,12 +149,6 @@ func (p *process) tail() {
 		data = data[len(data)-4000:]
 	}
 	p.t.Logf("log of %s:\n%s", p.id, data)
-}
-
-// grep says whether the node's log holds a text.
-func (p *process) grep(text string) bool {
-	data, err := os.ReadFile(p.dir + ".log")
-	return err == nil && bytes.Contains(data, []byte(text))
 }
 
 // pause waits between two looks at something outside this process.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	mrand "math/rand/v2"
 	"os"
@@ -102,7 +101,7 @@ func (c *trio) load(clients, workers int) (w *world, stop func()) {
 	t := c.t
 	t.Helper()
 	w = newWorld(t, c.addrs()...)
-	client := sdk.NewClient(sdk.ClientOptions{Addrs: w.urls(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	client := sdk.NewClient(sdk.ClientOptions{Addrs: w.urls(), Logger: slog.New(slog.DiscardHandler)})
 	if _, err := client.PutQueue(t.Context(), "default", sdk.QueueSettings{LeaseDurationMillis: 5000, OfferDurationMillis: 2000}); err != nil {
 		t.Fatal(err)
 	}
