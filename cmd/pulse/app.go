@@ -40,10 +40,17 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 // errSilent fails without another word: the verb has said what there is to say.
 var errSilent = errors.New("failed")
 
-// run is the whole program. The first SIGINT or SIGTERM ends the verb's context;
+// Verbs are listed in the order in which they are met.
+func init() { cobra.EnableCommandSorting = false }
+
+// run is the whole program. The first SIGINT, SIGTERM or SIGHUP ends the verb's context;
 // a second one ends the process as if nobody listened.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer, getenv func(string) string) int {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup wants us to outlive the terminal
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(ctx, signals...)
 	defer stop()
 	context.AfterFunc(ctx, stop)
 
@@ -102,6 +109,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
+	// A word that needs another can be run, to say so, but that is no use of it.
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
 	a.commonFlags(root)
 	root.AddGroup(
 		&cobra.Group{ID: groupRun, Title: "Run Pulse:"},

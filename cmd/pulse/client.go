@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -159,7 +160,15 @@ func (a *app) patience(w io.Writer) *slog.Logger {
 	if err != nil || a.logLevel == "" {
 		level = slog.LevelWarn
 	}
-	return newLogger(w, level)
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: noTime}))
+}
+
+// noTime: whoever waits for the verb knows what time it is.
+func noTime(groups []string, attr slog.Attr) slog.Attr {
+	if len(groups) == 0 && attr.Key == slog.TimeKey {
+		return slog.Attr{}
+	}
+	return attr
 }
 
 // explain is an error as a person wants to read it, with what to do about it.
@@ -174,6 +183,8 @@ func (a *app) explain(ctx context.Context, err error) string {
 		for _, v := range refusal.Violations {
 			fmt.Fprintf(&b, "  %s %s\n", cmp.Or(v.Path, "the request"), v.Message)
 		}
+	case unreachable(err) != nil:
+		fmt.Fprintf(&b, "pulse: no answer: %v\n", unreachable(err))
 	default:
 		fmt.Fprintf(&b, "pulse: %s\n", strings.TrimPrefix(err.Error(), "pulse: "))
 	}
@@ -184,6 +195,14 @@ func (a *app) explain(ctx context.Context, err error) string {
 		fmt.Fprintf(&b, "  %s\n", hint)
 	}
 	return b.String()
+}
+
+// unreachable is the network's own word on why there is no answer.
+func unreachable(err error) error {
+	if fault, ok := errors.AsType[*net.OpError](err); ok && fault.Op != "listen" {
+		return fault
+	}
+	return nil
 }
 
 func (a *app) hint(err error, refusal *sdk.Error) string {

@@ -26,16 +26,20 @@ func (a *app) demoCommand() *cobra.Command {
 		Short: "Watch thousands of tasks survive the kill of a server",
 		Long: `Start three servers as child processes, spread a fleet of workers over them, give them
 thousands of tasks, kill the leader with SIGKILL in the middle, let another one take over,
-start it again, and then ask the cluster about every task. A third of the tasks must not run twice (RECONCILE_ONLY), a sixth share
-concurrency keys, and everything they do goes to a resource that checks fencing tokens
-and keeps account of every effect.
+start the dead one again, and then ask the cluster about every task. A third of the tasks
+must not run twice (RECONCILE_ONLY), a sixth share concurrency keys, and everything they do
+goes to a resource that checks fencing tokens and keeps account of every effect.
 
 At the end there is a summary. The exit code is 1 if a task was lost or an effect was
 doubled. With --headless the last line is the summary as one JSON object.
 
 --kill gateway kills a node that does not lead, with the workers it holds. --kill server
-starts one server alone, kills it and starts it again. The demo uses free ports and a temporary directory, and leaves nothing behind if all is well.`,
+starts one server alone, kills it and starts it again.
+
+The demo uses free ports and a temporary directory, and leaves nothing behind if all is
+well.`,
 		Example: `  pulse demo
+  pulse demo --kill gateway
   pulse demo --headless --tasks 2000 --kill server
   pulse demo --kill none --seed 7`,
 		Args: cobra.NoArgs,

@@ -3,7 +3,8 @@
 // SIGKILL, starts it again, and then proves from the outside that nothing was lost
 // and nothing was done twice.
 //
-//	nodes ── child processes (package proc), one of them killed and restarted
+//	nodes ── child processes (package proc): three, or one alone, of which one is
+//	         killed and restarted
 //	fleet ── workers of package sdk in this process; what they do goes to a
 //	         resource that keeps account and checks fencing tokens
 //	load  ── submits, repeats what had no answer, remembers what was acknowledged

@@ -195,26 +195,25 @@ func (s *show) kill(ctx context.Context) error {
 }
 
 // takeOver waits, with the victim still dead, until the others have answered a
-// submission and says who leads them.
+// submission and say who leads them.
 func (s *show) takeOver(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	return s.aside(ctx, func(ctx context.Context) error {
-		for s.load.answeredAt().IsZero() {
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("nobody took over: %w", ctx.Err())
-			case <-time.After(lookEvery):
-			}
-		}
-		leader, err := s.leader(ctx)
-		if err != nil {
+	var leader string
+	err := s.aside(ctx, func(ctx context.Context) (err error) {
+		select {
+		case <-s.load.firstAnswer:
+			leader, err = s.leader(ctx)
 			return err
+		case <-ctx.Done():
+			return fmt.Errorf("nobody took over: %w", ctx.Err())
 		}
+	})
+	if err == nil {
 		s.say("%s leads now; the first submission after the kill was acknowledged %s after it",
 			leader, s.load.answeredAt().Sub(s.killedAt).Round(time.Millisecond))
-		return nil
-	})
+	}
+	return err
 }
 
 // aside does something that takes a while and keeps the view alive.
@@ -242,18 +241,10 @@ func (s *show) until(ctx context.Context, over func() bool) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-s.died():
-			return fmt.Errorf("%s has ended by itself:\n%s", s.nodes[0].ID(), s.nodes[0].LogTail())
 		case <-tick.C:
 		}
-		for _, n := range s.nodes[1:] {
-			select {
-			case <-n.Dead():
-				if n != s.dead {
-					return fmt.Errorf("%s has ended by itself:\n%s", n.ID(), n.LogTail())
-				}
-			default:
-			}
+		if n := s.fallen(); n != nil {
+			return fmt.Errorf("%s has ended by itself:\n%s", n.ID(), n.LogTail())
 		}
 		if n := s.fleet.ended.Load() + s.load.acknowledged.Load(); n != last {
 			moved, last = time.Now(), n
@@ -267,8 +258,19 @@ func (s *show) until(ctx context.Context, over func() bool) error {
 	return nil
 }
 
-// died is closed when a node has ended that was not killed.
-func (s *show) died() <-chan struct{} { return s.nodes[0].Dead() }
+// fallen is a node that has ended without being killed, or nil.
+func (s *show) fallen() *proc.Server {
+	for _, n := range s.nodes {
+		select {
+		case <-n.Dead():
+			if n != s.dead {
+				return n
+			}
+		default:
+		}
+	}
+	return nil
+}
 
 // allOver asks the cluster once the fleet seems to have done everything.
 func (s *show) allOver(ctx context.Context) bool {
