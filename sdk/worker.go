@@ -361,6 +361,9 @@ func (w *Worker) takeLesson(err error, contested *int) {
 	}
 }
 
+// liveMax bounds the attempts known here, in multiples of the capacity.
+const liveMax = 8
+
 // assigned begins an attempt, unless it is a repeat of one. What is dropped for
 // another reason stays an offer and lapses: nothing has run.
 func (w *Worker) assigned(life context.Context, offer *workerv1.Assign) {
@@ -372,9 +375,11 @@ func (w *Worker) assigned(life context.Context, offer *workerv1.Assign) {
 		return
 	case w.drains:
 		return
-	case len(w.live) >= 2*w.options.Capacity:
+	case len(w.live) >= liveMax*w.options.Capacity:
 		// More than the cluster should give: handlers that outlived their
-		// leases have their places taken.
+		// leases have their places taken. A finish frees the slot in the
+		// cluster before its answer is read here, and the next offers may be
+		// read first, so being over the capacity is ordinary.
 		w.log.Warn("no room for an offer", "attempt", offer.AttemptID.String())
 		return
 	}
