@@ -368,6 +368,49 @@ func TestAReadWaitsForTheIndexItAsksFor(t *testing.T) {
 	}
 }
 
+func TestCloseFinishesWhatWasTakenAndTakesNothingMore(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, t.TempDir(), nil).lead(t)
+	release := make(chan struct{})
+	n.machine.set(func() { n.machine.before = func(*pb.Entry) { <-release } })
+	outcomes := make(chan error, 5)
+	for i := range 5 { // two entries on their way, the rest queued
+		go func() {
+			_, err := n.Propose(t.Context(), []*pb.Command{command(fmt.Sprint(i))})
+			outcomes <- err
+		}()
+	}
+	p := n.office.Load().proposer
+	waiting := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.inFlight) == 2 && p.commands+2 <= 5 && p.queue.Len() > 0
+	}
+	eventually(t, "some wait", waiting)
+	closed := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		closed <- n.Close(ctx)
+	}()
+	eventually(t, "the node closes", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.closed != nil
+	})
+	_, err := n.Propose(t.Context(), []*pb.Command{command("late")})
+	wantCode(t, err, schema.NotLeader)
+	close(release)
+	for range 5 {
+		if err := <-outcomes; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestManyCallersShareEntries(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, t.TempDir(), nil).lead(t)

@@ -355,6 +355,17 @@ func TestANodeThatNeedsADamagedSnapshotDoesNotStart(t *testing.T) {
 		{"a flipped bit in the meta", func(t *testing.T, dir string) {
 			flip(t, filepath.Join(dir, metaFile), func(size int) int { return size / 2 })
 		}},
+		{"another number in the meta", func(t *testing.T, dir string) {
+			path := filepath.Join(dir, metaFile)
+			data, err := os.ReadFile(path)
+			changed := bytes.Replace(data, []byte(`"ConfigurationIndex":1`), []byte(`"ConfigurationIndex":2`), 1)
+			if err != nil || bytes.Equal(changed, data) {
+				t.Fatalf("%s, %v", data, err)
+			}
+			if err := os.WriteFile(path, changed, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}},
 		{"half a meta", func(t *testing.T, dir string) {
 			if err := os.Truncate(filepath.Join(dir, metaFile), 100); err != nil {
 				t.Fatal(err)
