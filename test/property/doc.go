@@ -17,5 +17,5 @@
 // The tests are worth what they can catch: mutants_test.go breaks the machine
 // on purpose, one rule at a time (mutants/*.txt), and expects each to be found.
 //
-// PULSE_PROPERTY_SECONDS sets how long the random run takes (default 25).
+// PULSE_PROPERTY_SECONDS sets how long the random run takes (default 50).
 package property

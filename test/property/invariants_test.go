@@ -257,7 +257,7 @@ func newAttempts(s *seen) int { return len(s.after.attempts.keys) - kept(s) }
 
 func kept(s *seen) (n int) {
 	for _, k := range s.after.attempts.keys {
-		if _, ok := s.before.attempts.at[k]; ok {
+		if s.before.attempts.has(k) {
 			n++
 		}
 	}
@@ -267,7 +267,7 @@ func kept(s *seen) (n int) {
 // fresh calls fn for the attempts the entry made.
 func fresh(s *seen, fn func(*pb.AttemptRow)) {
 	for i, k := range s.after.attempts.keys {
-		if _, old := s.before.attempts.at[k]; !old {
+		if !s.before.attempts.has(k) {
 			fn(s.after.attempts.vals[i])
 		}
 	}
@@ -438,7 +438,7 @@ func evidence(_ *world, s *seen) string {
 		}
 		key := "v" + string(op.ref.TaskId) + string(op.ref.AttemptId) + string(c.Id)
 		row, kept := s.after.evidence.get(key)
-		if _, retained := s.after.attempts.at["a"+string(op.ref.TaskId)+string(op.ref.AttemptId)]; !retained {
+		if !s.after.attempts.has("a"+string(op.ref.TaskId)+string(op.ref.AttemptId)) {
 			continue // removed with its task
 		}
 		if !kept || row.Outcome != op.finish.Outcome || row.ErrorCode != op.finish.ErrorCode || row.Retryable != op.finish.Retryable {
@@ -505,16 +505,13 @@ func electionBound(w *world, s *seen) string {
 		if !live(a.State) {
 			continue
 		}
-		q := s.after.queue(id(a.QueueId))
-		longest := max(q.Settings.LeaseDurationMs, q.Settings.OfferDurationMs) * 1000
-		if b := s.before.queue(id(a.QueueId)); b != nil {
-			longest = max(longest, b.Settings.LeaseDurationMs*1000, b.Settings.OfferDurationMs*1000)
-		}
+		// The queue's settings may have changed since the lease was given.
+		const longest = leaseMaxMS * 1000
 		last := w.memory.renewed[id(a.Id)]
-		bound := last.at + maxLeaseUs(w, a, longest)
+		bound := last.at + longest
 		for _, o := range openings {
 			if o.Count > last.opening && o.Count <= last.opening+3 {
-				bound = max(bound, o.TimeUs+maxLeaseUs(w, a, longest))
+				bound = max(bound, o.TimeUs+longest)
 			}
 		}
 		if a.LeaseUntilUs > bound {
@@ -523,10 +520,6 @@ func electionBound(w *world, s *seen) string {
 	}
 	return ""
 }
-
-// maxLeaseUs is the longest lease a queue can give: its settings may have been
-// other ones when the lease was given.
-func maxLeaseUs(*world, *pb.AttemptRow, int64) int64 { return leaseMaxMS * 1000 }
 
 func reconcileOnly(w *world, s *seen) string {
 	for _, e := range s.out.Events {
@@ -771,7 +764,7 @@ func receipts(_ *world, s *seen) string {
 		case there:
 		case s.before.receipts.vals[i].Operation == pb.Operation_OPERATION_RENEW:
 		default:
-			if _, kept := s.after.attempts.at["a"+key[1:33]]; kept {
+			if s.after.attempts.has("a"+key[1:33]) {
 				return fmt.Sprintf("receipt %x of %s is gone, its attempt is not", key[1:], s.before.receipts.vals[i].Operation)
 			}
 		}
@@ -783,7 +776,7 @@ func receipts(_ *world, s *seen) string {
 			continue
 		}
 		key := string(op.ref.TaskId) + string(op.ref.AttemptId)
-		if _, kept := s.after.attempts.at["a"+key]; !kept {
+		if !s.after.attempts.has("a"+key) {
 			continue
 		}
 		row, stored := s.after.receipts.get("c" + key + string(c.Id))
@@ -809,7 +802,7 @@ func operationIdentity(w *world, s *seen) string {
 		if !known {
 			w.memory.operation[key] = op.content
 		}
-		_, remembered := s.before.receipts.at["c"+key]
+		remembered := s.before.receipts.has("c"+key)
 		switch {
 		case known && remembered && !bytes.Equal(first, op.content):
 			return fmt.Sprintf("operation %x was accepted with other content", c.Id)

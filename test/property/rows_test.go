@@ -2,6 +2,7 @@ package property
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -34,11 +35,18 @@ type table[T any] struct {
 	keys  []string
 	bytes []string
 	vals  []T
-	at    map[string]int
+	next  int // while it is the old table: the first row not yet passed
+}
+
+func (t *table[T]) find(key string) (int, bool) { return slices.BinarySearch(t.keys, key) }
+
+func (t *table[T]) has(key string) bool {
+	_, ok := t.find(key)
+	return ok
 }
 
 func (t *table[T]) get(key string) (v T, ok bool) {
-	i, ok := t.at[key]
+	i, ok := t.find(key)
 	if ok {
 		v = t.vals[i]
 	}
@@ -46,7 +54,7 @@ func (t *table[T]) get(key string) (v T, ok bool) {
 }
 
 func (t *table[T]) raw(key string) (string, bool) {
-	i, ok := t.at[key]
+	i, ok := t.find(key)
 	if !ok {
 		return "", false
 	}
@@ -67,23 +75,26 @@ func (t *table[T]) same(u *table[T]) bool {
 }
 
 // take adds a row, decoding it only if it is not what old has under the key.
+// Rows come in key order, so both tables are walked side by side.
 func take[T any](t, old *table[T], key, value []byte, decode func([]byte) (T, error)) error {
-	i, known := old.at[string(key)]
-	if t.at == nil {
-		t.at = make(map[string]int, len(old.keys)+8)
+	if t.keys == nil {
+		old.next = 0
+		t.keys, t.bytes, t.vals = make([]string, 0, len(old.keys)+8), make([]string, 0, len(old.keys)+8), make([]T, 0, len(old.keys)+8)
+	}
+	for old.next < len(old.keys) && old.keys[old.next] < string(key) {
+		old.next++
 	}
 	var k, b string
 	var v T
-	if known && old.bytes[i] == string(value) {
+	if i := old.next; i < len(old.keys) && old.keys[i] == string(key) && old.bytes[i] == string(value) {
 		k, b, v = old.keys[i], old.bytes[i], old.vals[i]
 	} else {
 		k, b = string(key), string(value)
 		var err error
-		if v, err = decode([]byte(b)); err != nil {
+		if v, err = decode(value); err != nil {
 			return fmt.Errorf("row %x: %w", key, err)
 		}
 	}
-	t.at[k] = len(t.keys)
 	t.keys = append(t.keys, k)
 	t.bytes = append(t.bytes, b)
 	t.vals = append(t.vals, v)

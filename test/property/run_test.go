@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -20,7 +21,7 @@ import (
 )
 
 const (
-	defaultSeconds = 40
+	defaultSeconds = 50
 	entriesMean    = 300 // entries of one history
 )
 
@@ -28,6 +29,7 @@ const (
 // histories are cut down by shrink, which knows what they mean.
 func TestMain(m *testing.M) {
 	flag.Parse()
+	debug.SetGCPercent(400) // short-lived garbage, and little that stays
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	for name, value := range map[string]string{

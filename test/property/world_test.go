@@ -188,7 +188,7 @@ func (w *world) apply(s step) *violation {
 			return violated("C6 applied once", "entry %d was applied twice", s.index)
 		}
 	}
-	if w.entries%8 == 0 && len(w.model.Namespaces) > 0 {
+	if w.entries%16 == 0 && len(w.model.Namespaces) > 0 {
 		if d := w.compareQueries(&got); d != "" {
 			return &violation{"queries", d}
 		}
