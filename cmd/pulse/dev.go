@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulse/cmd/node"
+	"pulse/gateway/wsconn"
 	"pulse/schema"
 	"pulse/sdk"
 )
@@ -55,7 +56,10 @@ Stop it with Ctrl-C.`,
 					}
 				}()
 			}
-			cfg := node.Config{DataDir: data, HTTPAddr: http, ElectionTimeout: loneElection, Version: version, Logger: logger}
+			cfg := node.Config{
+				DataDir: data, HTTPAddr: http, ElectionTimeout: loneElection, Version: version, Logger: logger,
+				Limits: wsconn.Limits{ExemptLoopback: true}, // everybody here is the developer
+			}
 			return a.serve(cmd, cfg, func(ctx context.Context, n *node.Node) (func(), error) {
 				end, err := startDevWorker(ctx, n.URL(), logger)
 				if err != nil {
