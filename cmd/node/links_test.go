@@ -90,7 +90,19 @@ func up(t *testing.T, configs map[string]Config) map[string]*Node {
 	return out
 }
 
+// post sends a request as a client does: what is refused for want of a leader is
+// sent again for a while.
 func post(t *testing.T, url, body string) (int, string) {
+	t.Helper()
+	for until := time.Now().Add(20 * time.Second); ; {
+		code, answer := postOnce(t, url, body)
+		if code != http.StatusServiceUnavailable || time.Now().After(until) {
+			return code, answer
+		}
+	}
+}
+
+func postOnce(t *testing.T, url, body string) (int, string) {
 	t.Helper()
 	res, err := http.Post(url, "application/json", strings.NewReader(body))
 	if err != nil {
