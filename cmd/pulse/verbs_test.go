@@ -464,21 +464,26 @@ func TestAServerKeepsWhatItWasGiven(t *testing.T) {
 
 func TestADemoEndsWithOneLineOfJSON(t *testing.T) {
 	t.Parallel()
-	r := shell{t: t}.run("demo", "--headless", "--tasks", "200", "--seed", "3")
-	if r.code != exitDone {
-		t.Fatalf("exit %d\n%s%s", r.code, r.out, r.err)
-	}
-	sum := object(t, r.out)
-	for name, want := range map[string]string{"submitted": "200", "succeeded": "200", "lost": "0", "effects_doubled": "0", "needs_review": "0", "failed": "0", "seed": "3"} {
-		if fmt.Sprint(sum[name]) != want {
-			t.Errorf("%s is %v, want %s", name, sum[name], want)
-		}
-	}
-	if ms, err := sum["failover_ms"].(json.Number).Int64(); err != nil || ms <= 0 {
-		t.Errorf("failover_ms is %v", sum["failover_ms"])
-	}
-	if !strings.Contains(r.err, "kill -9 of node-1") || !strings.Contains(r.err, "serves again") {
-		t.Error(r.err)
+	for _, kill := range []string{"server", "leader"} {
+		t.Run(kill, func(t *testing.T) {
+			t.Parallel()
+			r := shell{t: t}.run("demo", "--headless", "--tasks", "200", "--seed", "3", "--kill", kill)
+			if r.code != exitDone {
+				t.Fatalf("exit %d\n%s%s", r.code, r.out, r.err)
+			}
+			sum := object(t, r.out)
+			for name, want := range map[string]string{"submitted": "200", "succeeded": "200", "lost": "0", "effects_doubled": "0", "needs_review": "0", "failed": "0", "seed": "3"} {
+				if fmt.Sprint(sum[name]) != want {
+					t.Errorf("%s is %v, want %s", name, sum[name], want)
+				}
+			}
+			if ms, err := sum["failover_ms"].(json.Number).Int64(); err != nil || ms <= 0 {
+				t.Errorf("failover_ms is %v", sum["failover_ms"])
+			}
+			if !strings.Contains(r.err, "kill -9 of node-") || !strings.Contains(r.err, "serves again") {
+				t.Error(r.err)
+			}
+		})
 	}
 }
 

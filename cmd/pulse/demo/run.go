@@ -117,6 +117,7 @@ func Run(ctx context.Context, cfg Config) (sum *Summary, err error) {
 func (s *show) startNodes(ctx context.Context) (addrs []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
+	s.say("starting %s", plural(len(s.nodes), "server"))
 	// All at once: servers that found a cluster wait for each other.
 	failed := make([]error, len(s.nodes))
 	var starting sync.WaitGroup
@@ -210,8 +211,12 @@ func (s *show) takeOver(ctx context.Context) error {
 		}
 	})
 	if err == nil {
-		s.say("%s leads now; the first submission after the kill was acknowledged %s after it",
-			leader, s.load.answeredAt().Sub(s.killedAt).Round(time.Millisecond))
+		how := "leads now"
+		if s.cfg.Kill == KillGateway {
+			how = "goes on leading"
+		}
+		s.say("%s %s; the first submission after the kill was acknowledged %s after it",
+			leader, how, s.load.answeredAt().Sub(s.killedAt).Round(time.Millisecond))
 	}
 	return err
 }
