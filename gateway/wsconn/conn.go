@@ -275,10 +275,16 @@ var errTooLong = errors.New("a message was too long")
 func readMessage(r io.Reader, buf []byte, bytesMax int) (data []byte, tooLong bool, err error) {
 	buf = buf[:0]
 	for {
-		if len(buf) == cap(buf) {
-			buf = append(buf, make([]byte, max(4<<10, cap(buf)))...)[:len(buf)]
-		}
 		// One byte more than allowed tells too long from just long enough.
+		if len(buf) == cap(buf) {
+			size := max(4<<10, 2*cap(buf))
+			if size >= bytesMax {
+				size = bytesMax + 1
+			}
+			grown := make([]byte, len(buf), size)
+			copy(grown, buf)
+			buf = grown
+		}
 		n, err := r.Read(buf[len(buf):min(cap(buf), bytesMax+1)])
 		buf = buf[:len(buf)+n]
 		switch {

@@ -421,6 +421,18 @@ func (p *place) attempt(id string) attemptRow {
 	return all[len(all)-1]
 }
 
+// row is an attempt, the last or not.
+func (p *place) row(a attempt) (row attemptRow) {
+	p.t.Helper()
+	for _, row = range p.attempts(a.Task.ID) {
+		if row.ID == a.AttemptID {
+			return row
+		}
+	}
+	p.t.Fatalf("there is no attempt %s", a.AttemptID)
+	return row
+}
+
 // facts are the facts of a type in a task's history.
 func (p *place) facts(id, kind string) (found []object) {
 	p.t.Helper()

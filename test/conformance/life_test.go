@@ -11,14 +11,18 @@ import (
 
 // quick are queue settings under which leases and offers end soon.
 func quick(members object) object {
-	return merged(object{"lease_duration_ms": 1000, "offer_duration_ms": 1000}, members)
+	return merged(object{"lease_duration_ms": beat.Milliseconds(), "offer_duration_ms": beat.Milliseconds()}, members)
 }
 
 // once is a retry policy without a second attempt.
 var once = object{"max_attempts": 1, "initial_delay_ms": 0, "max_delay_ms": 0}
 
-// again is one with as many attempts as a test may want, at once.
-var again = object{"max_attempts": 9, "initial_delay_ms": 0, "max_delay_ms": 0}
+// again is one with as many attempts as a test may want, at once. later is one
+// whose second attempt no test lives to see.
+var (
+	again = object{"max_attempts": 9, "initial_delay_ms": 0, "max_delay_ms": 0}
+	later = object{"max_attempts": 9, "initial_delay_ms": 3_600_000, "max_delay_ms": 3_600_000}
+)
 
 func checkTask(t *testing.T, got task, state, revision string, attempts int, uncertain bool) {
 	t.Helper()
@@ -67,13 +71,13 @@ func TestAvailableAtMayBeInTheFuture(t *testing.T) {
 
 func TestAnAssignedTaskIsLeasedForTheOffer(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, object{"lease_duration_ms": 20_000, "offer_duration_ms": 3000})
+	p := newPlace(t, object{"lease_duration_ms": 30_000, "offer_duration_ms": 9000})
 	w := p.worker(nil)
 	sent := p.submit(object{"payload": object{"n": 1}, "business_key": "b", "priority": 7})
 	a := w.take(sent.ID)
 	checkTask(t, a.Task, "LEASED", "2", 1, false)
 	row := p.attempt(sent.ID)
-	if span := row.LeaseUntil.Sub(row.LeasedAt); row.State != "LEASED" || span != 3*time.Second || !a.LeaseUntil.Equal(row.LeaseUntil) {
+	if span := row.LeaseUntil.Sub(row.LeasedAt); row.State != "LEASED" || span != 9*time.Second || !a.LeaseUntil.Equal(row.LeaseUntil) {
 		t.Errorf("attempt %+v, assigned until %s", row, a.LeaseUntil)
 	}
 	got := p.task(sent.ID)
@@ -88,13 +92,13 @@ func TestAnAssignedTaskIsLeasedForTheOffer(t *testing.T) {
 
 func TestStartMakesALeasedTaskRun(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, object{"lease_duration_ms": 20_000, "offer_duration_ms": 3000})
+	p := newPlace(t, object{"lease_duration_ms": 30_000, "offer_duration_ms": 9000})
 	w := p.worker(nil)
 	task := p.submit(nil)
 	r := w.start(w.take(task.ID))
 	row := p.attempt(task.ID)
 	checkTask(t, p.task(task.ID), "RUNNING", "3", 1, false)
-	want := receipt{"start", "RUNNING", "RUNNING", "3", row.StartedAt.Add(20 * time.Second), "APPLIED"}
+	want := receipt{"start", "RUNNING", "RUNNING", "3", row.StartedAt.Add(30 * time.Second), "APPLIED"}
 	if r.Receipt != want || r.Deduplicated {
 		t.Errorf("receipt %+v, want %+v", r.Receipt, want)
 	}
@@ -185,11 +189,12 @@ func TestARetryableFailureWaitsTwiceAsLongEachTime(t *testing.T) {
 	task := p.submit(object{"retry": object{"max_attempts": 4, "initial_delay_ms": 200, "max_delay_ms": 500}})
 	for i, want := range []time.Duration{200, 400, 500} {
 		want *= time.Millisecond
-		r := w.finish(retryable(w.run(task.ID)))
+		a := w.run(task.ID)
+		r := w.finish(retryable(a))
 		if r.Receipt.TaskState != "WAITING" || r.Receipt.AttemptState != "FAILED" {
 			t.Errorf("failure %d: %+v", i+1, r.Receipt)
 		}
-		got, row := p.task(task.ID), p.attempt(task.ID)
+		got, row := p.task(task.ID), p.row(a)
 		// Jitter is within 20 % and never above max_delay.
 		delay := got.AvailableAt.Sub(row.EndedAt)
 		if delay < want*8/10 || delay > want*12/10 || delay > 500*time.Millisecond {
@@ -258,44 +263,42 @@ func TestCancelledIsAnOutcomeOnlyAfterACancelRequest(t *testing.T) {
 // uncertainEnd is how a RUNNING attempt may end without a word on its effect.
 type uncertainEnd struct {
 	name     string
-	members  object // of the task
+	settings object
+	members  func() object // of the task
 	end      func(w *worker, a attempt)
 	attempt  string // its state
 	cause    string
 	overdue  bool // no time is left afterwards
-	settings object
 }
 
-func uncertainEnds() []uncertainEnd {
-	nothing := func(*worker, attempt) {}
-	return []uncertainEnd{
-		{"finish UNKNOWN", nil, func(w *worker, a attempt) { w.finish(unknown(a)) }, "UNKNOWN", "unknown_outcome", false, nil},
-		{"lease runs out", nil, nothing, "EXPIRED", "lease", false, quick(nil)},
-		{"attempt timeout", object{"retry": merged(again, object{"attempt_timeout_ms": 300})}, nothing, "EXPIRED", "attempt_timeout", false, nil},
-		{"deadline", object{"deadline_at": soon(1500 * time.Millisecond)}, nothing, "EXPIRED", "deadline", true, nil},
-	}
+var uncertainEnds = []uncertainEnd{
+	{"finish UNKNOWN", nil, func() object { return object{"retry": later} }, func(w *worker, a attempt) { w.finish(unknown(a)) }, "UNKNOWN", "unknown_outcome", false},
+	{"lease runs out", quick(nil), func() object { return object{"retry": later} }, nil, "EXPIRED", "lease", false},
+	{"attempt timeout", nil, func() object {
+		return object{"retry": merged(later, object{"attempt_timeout_ms": beat.Milliseconds()})}
+	}, nil, "EXPIRED", "attempt_timeout", false},
+	{"deadline", nil, func() object { return object{"retry": again, "deadline_at": soon(beat)} }, nil, "EXPIRED", "deadline", true},
 }
 
 func TestAfterAnUncertainEndOfARunningAttempt(t *testing.T) {
 	t.Parallel()
-	for i := range uncertainEnds() {
+	for _, u := range uncertainEnds {
 		for _, safety := range []string{"IDEMPOTENT", "RECONCILE_ONLY"} {
 			for _, asked := range []bool{false, true} {
-				name := fmt.Sprintf("%s, %s, cancel asked %v", uncertainEnds()[i].name, safety, asked)
-				t.Run(name, func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s, %s, cancel asked %v", u.name, safety, asked), func(t *testing.T) {
 					t.Parallel()
-					u := uncertainEnds()[i] // with a deadline of its own
 					p := newPlace(t, u.settings)
 					w := p.worker(nil)
-					task := p.submit(merged(object{"retry": again, "recovery_safety": safety}, u.members))
+					task := p.submit(merged(object{"recovery_safety": safety}, u.members()))
 					a := w.run(task.ID)
 					if asked {
 						p.cancel(task.ID)
 					}
-					w.capacity(1, 0, false) // what goes back to WAITING stays there
-					u.end(w, a)
+					if u.end != nil {
+						u.end(w, a)
+					}
 					p.until("the end of the attempt", func() (bool, any) {
-						row := p.attempt(task.ID)
+						row := p.row(a)
 						return row.State == u.attempt, row.State
 					})
 					want := "NEEDS_REVIEW"
@@ -306,7 +309,7 @@ func TestAfterAnUncertainEndOfARunningAttempt(t *testing.T) {
 						want = "WAITING"
 					}
 					checkTask(t, p.task(task.ID), want, "", 1, true)
-					if row := p.attempt(task.ID); row.EndCause != u.cause {
+					if row := p.row(a); row.EndCause != u.cause {
 						t.Errorf("the cause is %s, want %s", row.EndCause, u.cause)
 					}
 				})
@@ -320,11 +323,12 @@ func TestAnIdempotentTaskWithoutAttemptsLeftNeedsAReview(t *testing.T) {
 	p := newPlace(t, nil)
 	w := p.worker(nil)
 	task := p.submit(object{"retry": object{"max_attempts": 2, "initial_delay_ms": 100, "max_delay_ms": 100}})
-	r := w.finish(unknown(w.run(task.ID)))
+	a := w.run(task.ID)
+	r := w.finish(unknown(a))
 	if r.Receipt.TaskState != "WAITING" || r.Receipt.AttemptState != "UNKNOWN" {
 		t.Errorf("%+v", r.Receipt)
 	}
-	got, row := p.task(task.ID), p.attempt(task.ID)
+	got, row := p.task(task.ID), p.row(a)
 	if delay := got.AvailableAt.Sub(row.EndedAt); delay < 80*time.Millisecond || delay > 120*time.Millisecond {
 		t.Errorf("it waits %s, want its backoff of 100 ms", delay)
 	}
@@ -395,7 +399,7 @@ func TestCancelEndsALeasedTaskAndTellsWhoAskedForNotifications(t *testing.T) {
 		}
 		w.refused("lease_lost", "task.start", a.ref())
 		w.refused("lease_lost", "task.finish", cancelled(a))
-		if told := len(w.cancels); !wants && told > 0 {
+		if told := w.hints(); !wants && told > 0 {
 			t.Errorf("%d cancellations for a session that did not ask for them", told)
 		}
 		w.drop()
@@ -426,7 +430,7 @@ func TestCancelOfARunningTaskAsksItsWorker(t *testing.T) {
 		if l := w.resume(a); !l.CancelRequestedAt.Equal(asked.CancelRequestedAt) {
 			t.Errorf("after a resume: %+v", l)
 		}
-		if told := len(w.cancels); !wants && told > 0 {
+		if told := w.hints(); !wants && told > 0 {
 			t.Errorf("%d cancellations for a session that did not ask for them", told)
 		}
 		// The worker's word decides: it may have been done already.
@@ -494,10 +498,10 @@ func TestCancelOfAnyOtherTerminalTaskIsAConflict(t *testing.T) {
 func TestAStartDeadlineFailsWhatNeverStarted(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, nil)
-	nobody := p.submit(object{"start_deadline_at": soon(700 * time.Millisecond)})
+	nobody := p.submit(object{"start_deadline_at": soon(beat)})
 	q := p.beside("offered", nil)
 	w := q.worker(nil)
-	offered := q.submit(object{"start_deadline_at": soon(700 * time.Millisecond)})
+	offered := q.submit(object{"start_deadline_at": soon(beat)})
 	a := w.take(offered.ID)
 	for _, task := range []task{nobody, offered} {
 		got := p.settled(task.ID)
@@ -517,8 +521,8 @@ func TestAStartDeadlineSparesWhatHasStartedOnce(t *testing.T) {
 	p := newPlace(t, nil)
 	w := p.worker(nil)
 	task := p.submit(object{
-		"start_deadline_at": soon(700 * time.Millisecond),
-		"retry":             object{"max_attempts": 2, "initial_delay_ms": 1500, "max_delay_ms": 1500},
+		"start_deadline_at": soon(beat),
+		"retry":             object{"max_attempts": 2, "initial_delay_ms": 2 * beat.Milliseconds(), "max_delay_ms": 2 * beat.Milliseconds()},
 	})
 	w.finish(retryable(w.run(task.ID)))
 	a := w.run(task.ID) // long after the start deadline
@@ -532,10 +536,10 @@ func TestAStartDeadlineSparesWhatHasStartedOnce(t *testing.T) {
 func TestADeadlineFailsWhatDoesNotRun(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, nil)
-	nobody := p.submit(object{"deadline_at": soon(700 * time.Millisecond)})
+	nobody := p.submit(object{"deadline_at": soon(beat)})
 	q := p.beside("offered", nil)
 	w := q.worker(nil)
-	offered := q.submit(object{"deadline_at": soon(700 * time.Millisecond)})
+	offered := q.submit(object{"deadline_at": soon(beat)})
 	a := w.take(offered.ID)
 	if a.LeaseUntil.After(offered.DeadlineAt) {
 		t.Errorf("the offer lasts until %s, the deadline is %s", a.LeaseUntil, offered.DeadlineAt)
@@ -557,7 +561,7 @@ func TestADeadlineOfAnUncertainTaskNeedsAReview(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t, nil)
 			w := p.worker(nil)
-			task := p.submit(object{"retry": again, "deadline_at": soon(2 * time.Second), "concurrency_key": "k"})
+			task := p.submit(object{"retry": again, "deadline_at": soon(beat), "concurrency_key": "k"})
 			a := w.run(task.ID)
 			if !offered {
 				w.capacity(1, 0, false)
@@ -583,7 +587,7 @@ func TestAStartDeadlineOfAnUncertainTaskNeedsAReview(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, nil)
 	w := p.worker(nil)
-	first := p.submit(object{"start_deadline_at": soon(1500 * time.Millisecond)})
+	first := p.submit(object{"start_deadline_at": soon(beat)})
 	a := w.run(first.ID)
 	p.cancel(first.ID)
 	w.finish(unknown(a))
@@ -600,7 +604,7 @@ func TestAStartDeadlineOfAnUncertainTaskNeedsAReview(t *testing.T) {
 
 func TestRenewGivesTheFullLease(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, object{"lease_duration_ms": 20_000, "offer_duration_ms": 2000})
+	p := newPlace(t, object{"lease_duration_ms": 20_000, "offer_duration_ms": 10_000})
 	w := p.worker(nil)
 	task := p.submit(nil)
 	a := w.take(task.ID)
@@ -623,10 +627,10 @@ func TestRenewGivesTheFullLease(t *testing.T) {
 
 func TestRenewNeverReachesBeyondTheAttemptTimeoutOrTheDeadline(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, object{"lease_duration_ms": 60_000, "offer_duration_ms": 2000})
+	p := newPlace(t, object{"lease_duration_ms": 60_000, "offer_duration_ms": 20_000})
 	w := p.worker(nil)
 	byTimeout := p.submit(object{"retry": object{"attempt_timeout_ms": 5000}})
-	byDeadline := p.submit(object{"deadline_at": soon(7 * time.Second)})
+	byDeadline := p.submit(object{"deadline_at": soon(30 * time.Second)})
 	for _, task := range []task{byTimeout, byDeadline} {
 		a := w.take(task.ID)
 		before := w.renew(a).Lease // before the start there is no timeout yet

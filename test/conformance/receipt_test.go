@@ -331,7 +331,7 @@ func TestAnIdempotencyKeyBelongsToItsNamespaceAndToAcceptedRequests(t *testing.T
 
 func TestABusinessKeyIsUniqueAmongTheRetainedTasksOfItsNamespace(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, object{"retention_ms": 1000})
+	p := newPlace(t, object{"retention_ms": beat.Milliseconds()})
 	w := p.worker(nil)
 	sent := work(object{"business_key": "order/1", "payload": object{"n": 1}})
 	first := p.call("POST", p.tasks(), sent).ok(http.StatusCreated).task()

@@ -102,7 +102,7 @@ func TestAReviewedRetryPastTheDeadlineNeedsANewOne(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, nil)
 	w := p.worker(nil)
-	sent := p.submit(object{"deadline_at": soon(700 * time.Millisecond)})
+	sent := p.submit(object{"deadline_at": soon(beat)})
 	w.run(sent.ID)
 	checkTask(t, p.settled(sent.ID), "NEEDS_REVIEW", "", 1, true)
 	p.act(sent.ID, "review", object{"decision": "RETRY", "note": "n"}).violates("/deadline_at")
@@ -123,7 +123,7 @@ func TestAManualRetryIsANewTask(t *testing.T) {
 	for state, body := range map[string]func(attempt) object{"SUCCEEDED": succeeded, "FAILED": failed, "CANCELLED": cancelled} {
 		old := p.submit(object{
 			"business_key": "b-" + state, "concurrency_key": "k", "priority": 4, "payload": object{"n": 1}, "delay_ms": 100,
-			"start_deadline_at": soon(5 * time.Second), "deadline_at": soon(10 * time.Second),
+			"start_deadline_at": soon(patience), "deadline_at": soon(2 * patience),
 		})
 		a := w.run(old.ID)
 		if state == "CANCELLED" {

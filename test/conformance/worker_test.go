@@ -458,11 +458,23 @@ func (w *worker) take(taskID string) (a attempt) {
 	return a
 }
 
-// told are the deliveries of an attempt on this connection so far.
-func (l *link) told(attemptID string) []attempt {
+// offers are the assignments on this connection so far, repeats included.
+func (l *link) offers() []attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(l.assigns), func(a attempt) bool { return a.AttemptID != attemptID })
+	return slices.Clone(l.assigns)
+}
+
+// hints counts the cancellations on this connection so far.
+func (l *link) hints() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.cancels)
+}
+
+// told are the deliveries of an attempt on this connection so far.
+func (l *link) told(attemptID string) []attempt {
+	return slices.DeleteFunc(l.offers(), func(a attempt) bool { return a.AttemptID != attemptID })
 }
 
 // cancelled waits for the word that an attempt should stop.
