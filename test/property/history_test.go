@@ -18,7 +18,7 @@ import (
 
 // step is one thing that happens to a machine.
 type step struct {
-	kind  string // apply, reopen or restore
+	kind  string // apply, reopen, restore or lag
 	index uint64
 	term  uint64 // of the log; the proposer's is in the entry
 	entry *pb.Entry
@@ -27,6 +27,7 @@ type step struct {
 const (
 	stepApply   = "apply"
 	stepReopen  = "reopen"  // close the store and open it again
+	stepLag     = "lag"     // the twin hears nothing until the next snapshot
 	stepRestore = "restore" // snapshot into a fresh store and go on there
 )
 
@@ -207,7 +208,7 @@ func read(path string) ([]step, error) {
 		}
 		var s step
 		switch n, _ := fmt.Sscan(line, &s.kind, &s.index, &s.term); {
-		case n == 3 && s.kind == stepApply, n == 2 && (s.kind == stepReopen || s.kind == stepRestore):
+		case n == 3 && s.kind == stepApply, n == 2 && (s.kind == stepReopen || s.kind == stepRestore || s.kind == stepLag):
 			steps = append(steps, s)
 		default:
 			return nil, fmt.Errorf("%s: %q is no step", path, line)

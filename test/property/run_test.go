@@ -52,6 +52,9 @@ func budget() time.Duration {
 	if s, err := strconv.ParseFloat(os.Getenv("PULSE_PROPERTY_SECONDS"), 64); err == nil && s > 0 {
 		return time.Duration(s * float64(time.Second))
 	}
+	if testing.Short() {
+		return 10 * time.Second
+	}
 	return defaultSeconds * time.Second
 }
 
@@ -125,6 +128,8 @@ func (w *world) generate(seed uint64) step {
 	switch {
 	case oneIn(r, 150):
 		return step{kind: stepReopen}
+	case w.twin != nil && oneIn(r, 300):
+		return step{kind: stepLag}
 	case oneIn(r, 200):
 		s := step{kind: stepRestore}
 		if oneIn(r, 3) {

@@ -33,6 +33,7 @@ type world struct {
 	dir   string // of the machine
 	m     *fsm.Machine
 	twin  *fsm.Machine // nil without one
+	lags  bool         // the twin hears nothing until it gets a snapshot
 	model *model.Model
 
 	rows    *rows
@@ -119,6 +120,9 @@ func (w *world) do(s step) (v *violation) {
 		}
 	}()
 	switch s.kind {
+	case stepLag:
+		w.lags = true
+		return nil
 	case stepReopen:
 		return w.reopen()
 	case stepRestore:
@@ -313,7 +317,7 @@ func idsOf[T hasID](list []T) func(id) bool {
 
 // C1: a machine with the same log has the same state hash at every index.
 func (w *world) checkTwin(s *seen) *violation {
-	if w.twin == nil {
+	if w.twin == nil || w.lags {
 		return nil
 	}
 	data, err := fsm.EncodeEntry(s.step.entry)
@@ -425,6 +429,34 @@ func (w *world) restore(index uint64) *violation {
 	}
 	if again := w.m.DumpIndexes(); again != indexes {
 		return violated("indexes", "indexes of a restored state differ from live ones:\n%s", difference(indexes, again))
+	}
+	return w.install(stream, applied, hash, indexes)
+}
+
+// install gives the snapshot to the twin as to a follower that lags: a damaged
+// one is refused and leaves it as it was, the right one replaces what it has.
+func (w *world) install(stream []byte, applied uint64, hash []byte, indexes string) *violation {
+	if w.twin == nil {
+		return nil
+	}
+	before, old := stateHash(w.twin), w.twin.AppliedIndex()
+	damaged := bytes.Clone(stream)
+	damaged[int(applied*7919)%len(damaged)] ^= 1 << (applied % 8)
+	if err := w.twin.Restore(bytes.NewReader(damaged), applied); err == nil {
+		return violated("restore", "a damaged snapshot was taken")
+	}
+	if !bytes.Equal(stateHash(w.twin), before) || w.twin.AppliedIndex() != old {
+		return violated("restore", "a damaged snapshot left its mark")
+	}
+	if err := w.twin.Restore(bytes.NewReader(stream), applied); err != nil {
+		return violated("restore", "install: %v", err)
+	}
+	w.lags = false
+	if got := stateHash(w.twin); !bytes.Equal(got, hash) || w.twin.AppliedIndex() != applied {
+		return violated("C2", "install: state hash %x at %d became %x at %d", hash, applied, got, w.twin.AppliedIndex())
+	}
+	if again := w.twin.DumpIndexes(); again != indexes {
+		return violated("indexes", "indexes of an installed state differ from live ones:\n%s", difference(indexes, again))
 	}
 	return nil
 }
