@@ -263,7 +263,7 @@ func describeAttempt(d *details, at *sdk.Attempt) {
 	case !at.StartedAt.IsZero():
 		text += ", running for " + age(at.StartedAt)
 	}
-	if why := cmp.Or(at.ErrorCode, at.EndCause); why != "" && at.State != "SUCCEEDED" {
+	if why := endOf(at); why != "" && at.State != "SUCCEEDED" {
 		text += ", " + why
 	}
 	if len(at.Result) > 0 && at.State != "SUCCEEDED" {
@@ -280,6 +280,23 @@ func describeAttempt(d *details, at *sdk.Attempt) {
 		}
 		d.put("  evidence", late)
 	}
+}
+
+// endTexts say in words why an attempt ended without its worker's word.
+var endTexts = map[string]string{
+	"lease":             "its lease ran out",
+	"attempt_timeout":   "it ran longer than an attempt may",
+	"deadline":          "the task's deadline passed",
+	"start_deadline":    "the task's start deadline passed",
+	"session_lost":      "its worker was gone",
+	"undeliverable":     "it did not reach its worker",
+	"unknown_outcome":   "the worker does not know",
+	"uncertain_failure": "it failed, but an earlier attempt may have had an effect",
+}
+
+// endOf is the worker's word on how an attempt ended, or else the cluster's.
+func endOf(at *sdk.Attempt) string {
+	return cmp.Or(at.ErrorCode, endTexts[at.EndCause], at.EndCause)
 }
 
 // taskState is the state with the one thing that explains it.

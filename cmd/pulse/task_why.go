@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -158,7 +157,7 @@ func (w *why) explainBackoff(ctx context.Context, until string) error {
 	}
 	why := ""
 	if n := len(attempts); n > 0 {
-		why = codeIn(cmp.Or(attempts[n-1].ErrorCode, attempts[n-1].EndCause))
+		why = codeIn(endOf(&attempts[n-1]))
 	}
 	w.because("Attempt %d of %d ended without success%s; the next one waits%s.", w.task.AttemptCount, w.task.Retry.MaxAttempts, why, until)
 	w.advise("The attempts: pulse task get %s", w.task.ID)
