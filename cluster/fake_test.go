@@ -286,6 +286,12 @@ func startNode(t *testing.T, dir string, change func(*Config)) *testNode {
 	m := openFake(t, filepath.Join(dir, "state"))
 	cfg := testConfig(t, dir)
 	cfg.Machine = m
+	w := NewWatchdog(WatchdogConfig{
+		Exit:   func(int) { t.Error("the watchdog would have ended the process") },
+		Logger: cfg.Logger,
+	})
+	t.Cleanup(w.Stop)
+	cfg.Watchdog = w
 	if change != nil {
 		change(&cfg)
 	}

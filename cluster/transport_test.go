@@ -160,14 +160,13 @@ func TestThreeVotersOverTCP(t *testing.T) {
 	for _, s := range servers {
 		c.nodes = append(c.nodes, startNode(t, t.TempDir(), func(cfg *Config) {
 			cfg.ID, cfg.Bootstrap, cfg.Listen = s.ID, servers, s.Address
-			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 200*time.Millisecond, 100*time.Millisecond
+			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 300*time.Millisecond, 250*time.Millisecond
 		}))
 	}
+	c.submit(t, "a")
 	first := c.leader(t)
-	first.submit(t, "a")
 	first.shut(t) // on the way out it hands over
-	second := c.leader(t, first)
-	index := second.submit(t, "b")
+	index := c.submit(t, "b", first)
 	for _, n := range c.nodes {
 		if n == first {
 			continue
