@@ -83,6 +83,9 @@ type Config struct {
 	Watchdog *Watchdog
 
 	// EntriesInFlight is how many entries may be on their way at once: 1 or 2.
+	// With one, all that arrives during a sync shares the next; two split it into
+	// halves, which costs a fifth of the throughput from some dozens of callers
+	// on and gains a few percent from a thousand on.
 	EntriesInFlight int
 	// QueueCommands and QueueBytes bound what waits for the log.
 	QueueCommands int
@@ -112,7 +115,7 @@ type Config struct {
 
 // Defaults of Config.
 const (
-	DefaultEntriesInFlight  = 2
+	DefaultEntriesInFlight  = 1
 	DefaultQueueCommands    = 16384
 	DefaultQueueBytes       = 64 << 20
 	DefaultHeartbeatTimeout = time.Second

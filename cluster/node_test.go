@@ -370,7 +370,7 @@ func TestAReadWaitsForTheIndexItAsksFor(t *testing.T) {
 
 func TestCloseFinishesWhatWasTakenAndTakesNothingMore(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, t.TempDir(), nil).lead(t)
+	n := startNode(t, t.TempDir(), func(c *Config) { c.EntriesInFlight = 2 }).lead(t)
 	held := make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })
 	defer release()
