@@ -60,6 +60,9 @@ type Node struct {
 // metaBytesMax is what memberlist carries with each node.
 const metaBytesMax = memberlist.MetaMaxSize
 
+// aloneRetry is how often a node that sees nobody dials the others.
+const aloneRetry = 500 * time.Millisecond
+
 // Config of a List. Self, Bind, Secret and Logger are required.
 type Config struct {
 	Self      Node
@@ -228,13 +231,12 @@ func (l *List) join(addrs []string) error {
 func (l *List) rejoin(ctx context.Context) {
 	defer close(l.done)
 	known := map[string]string{} // id to gossip address, of everybody ever seen
-	tick := time.NewTicker(l.cfg.RejoinEvery)
-	defer tick.Stop()
+	pause := aloneRetry
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 		alive := map[string]bool{}
 		for _, n := range l.Members() {
@@ -247,8 +249,11 @@ func (l *List) rejoin(ctx context.Context) {
 				missing = append(missing, addr)
 			}
 		}
+		pause = l.cfg.RejoinEvery
 		if len(alive) < 2 {
+			// Alone: servers that are started together are up in a moment.
 			missing = append(missing, l.cfg.Join...)
+			pause = min(pause, aloneRetry)
 		}
 		slices.Sort(missing)
 		if err := l.join(slices.Compact(missing)); err != nil {
