@@ -125,8 +125,9 @@ type List struct {
 	mu      sync.Mutex // guards what is below
 	self    Node
 	nodes   map[string]Node
-	changed chan struct{} // closed and replaced at each change
-	refusal error         // why the last merge was refused
+	known   map[string]string // id to gossip address, of everybody ever seen
+	changed chan struct{}     // closed and replaced at each change
+	refusal error             // why the last merge was refused
 }
 
 // Start begins to gossip. Members of Join that cannot be reached are tried
@@ -140,7 +141,7 @@ func Start(ctx context.Context, cfg Config) (*List, error) {
 		cfg.RejoinEvery = 5 * time.Second
 	}
 	l := &List{
-		cfg: cfg, logger: cfg.Logger, self: cfg.Self, nodes: map[string]Node{},
+		cfg: cfg, logger: cfg.Logger, self: cfg.Self, nodes: map[string]Node{}, known: map[string]string{},
 		changed: make(chan struct{}), done: make(chan struct{}),
 	}
 	mc, err := l.config()
@@ -230,7 +231,6 @@ func (l *List) join(addrs []string) error {
 // members that gossip has forgotten.
 func (l *List) rejoin(ctx context.Context) {
 	defer close(l.done)
-	known := map[string]string{} // id to gossip address, of everybody ever seen
 	pause := aloneRetry
 	for {
 		select {
@@ -238,19 +238,9 @@ func (l *List) rejoin(ctx context.Context) {
 			return
 		case <-time.After(pause):
 		}
-		alive := map[string]bool{}
-		for _, n := range l.Members() {
-			known[n.ID] = n.Gossip
-			alive[n.Gossip] = true
-		}
-		var missing []string
-		for _, addr := range known {
-			if !alive[addr] {
-				missing = append(missing, addr)
-			}
-		}
+		missing, alone := l.missing()
 		pause = l.cfg.RejoinEvery
-		if len(alive) < 2 {
+		if alone {
 			// Alone: servers that are started together are up in a moment.
 			missing = append(missing, l.cfg.Join...)
 			pause = min(pause, aloneRetry)
@@ -260,6 +250,19 @@ func (l *List) rejoin(ctx context.Context) {
 			l.logger.Debug("members are missing", "err", err)
 		}
 	}
+}
+
+// missing lists the addresses of members that were seen and are gone. alone says
+// that nobody else is there.
+func (l *List) missing() (addrs []string, alone bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, addr := range l.known {
+		if _, alive := l.nodes[id]; !alive {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs, len(l.nodes) < 2
 }
 
 // Members lists who is alive, this node included, by id.
@@ -328,6 +331,7 @@ func (l *List) change(n Node, alive bool) {
 	defer l.mu.Unlock()
 	if alive {
 		l.nodes[n.ID] = n
+		l.known[n.ID] = n.Gossip
 	} else {
 		delete(l.nodes, n.ID)
 	}

@@ -124,7 +124,7 @@ func TestAWrongConfigNamesTheField(t *testing.T) {
 
 func TestMetaOfAnyLengthIsSafe(t *testing.T) {
 	t.Parallel()
-	d := (*delegate)(&List{logger: slog.New(slog.DiscardHandler), nodes: map[string]Node{}, changed: make(chan struct{})})
+	d := (*delegate)(&List{logger: slog.New(slog.DiscardHandler), nodes: map[string]Node{}, known: map[string]string{}, changed: make(chan struct{})})
 	for _, meta := range []string{"", "{", "[]", `{"i":"other"}`, strings.Repeat("x", 600), "\x00\x01\x02"} {
 		if err := d.NotifyAlive(node("a", meta)); err == nil {
 			t.Errorf("meta %q is let in", meta)
