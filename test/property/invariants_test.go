@@ -147,7 +147,7 @@ func businessKeys(w *world, s *seen) string {
 		if sub == nil || sub.BusinessKey == "" || r.Replayed {
 			continue
 		}
-		ns := namespaceOf(s.after, c)
+		ns := namespaceOf(s, i)
 		first, known := w.memory.business[ns+sub.BusinessKey]
 		switch {
 		case r.Code == "" && known && id(r.GetTask().Task.Task.Id) != first:
@@ -161,16 +161,41 @@ func businessKeys(w *world, s *seen) string {
 	return ""
 }
 
-func namespaceOf(r *rows, c *pb.Command) string {
+// namespaceOf is the id of the namespace that the entry's command i named: as
+// the rows had it before the entry, and as the commands in front of it left it.
+func namespaceOf(s *seen, i int) string {
+	c := s.step.entry.Commands[i]
 	if len(c.NamespaceId) > 0 {
 		return string(c.NamespaceId)
 	}
-	for _, n := range r.namespaces.vals {
+	found := ""
+	for _, n := range s.before.namespaces.vals {
 		if n.Name == c.Namespace {
-			return string(n.Id)
+			found = string(n.Id)
 		}
 	}
-	return ""
+	for k, earlier := range s.step.entry.Commands[:i] {
+		r := s.out.Results[k]
+		switch b := earlier.Body.(type) {
+		case *pb.Command_PutNamespace:
+			if r.Code == "" && b.PutNamespace.Name == c.Namespace {
+				found = string(r.GetNamespace().GetId())
+			}
+		case *pb.Command_DeleteNamespace:
+			if r.Code == "" && b.DeleteNamespace.Name == c.Namespace {
+				found = ""
+			}
+		case *pb.Command_OpenTerm:
+			// The first one of all makes the default namespace.
+			for _, n := range s.after.namespaces.vals {
+				if found == "" && n.Name == c.Namespace {
+					found = string(n.Id)
+				}
+			}
+		default: // no other command makes or ends a namespace
+		}
+	}
+	return found
 }
 
 func idempotencyKeys(w *world, s *seen) string {
@@ -179,7 +204,7 @@ func idempotencyKeys(w *world, s *seen) string {
 			continue
 		}
 		r := s.out.Results[i]
-		key := namespaceOf(s.after, c) + c.IdempotencyKey
+		key := namespaceOf(s, i) + c.IdempotencyKey
 		first, known := w.memory.answers[key]
 		kept := known && (first.until == 0 || s.before.meta.ClockUs < first.until && s.after.meta.ClockUs < first.until)
 		same := known && bytes.Equal(first.hash, c.ContentHash)
