@@ -12,6 +12,7 @@ LINTER    := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 RACE_PKGS   ?= ./rpc/... ./cluster/... ./gateway/... ./cmd/node/... ./sdk/...
 FUZZTIME    ?= 20s
 SOAKSECONDS ?= 1800
+CHAOSROUNDS ?= 3
 
 .PHONY: help
 help: ## list what can be made
@@ -80,6 +81,10 @@ soak: ## random histories of the machine for SOAKSECONDS (1800)
 .PHONY: mutants
 mutants: ## break the machine on purpose, one rule at a time; the tests must notice
 	PULSE_MUTANTS=1 $(GO) test -count=1 -timeout 60m -run TestMutants -v ./test/property
+
+.PHONY: chaos
+chaos: ## kill, pause and restart real servers under load for about CHAOSROUNDS x 3 minutes (3)
+	$(GO) test -count=$(CHAOSROUNDS) -timeout 0 -v ./test/cluster
 
 .PHONY: cover
 cover: ## a coverage profile, and the total
