@@ -49,7 +49,7 @@ func (c *town) start(id, dir, listen string, founders []Server) *testNode {
 	c.t.Helper()
 	n := startNode(c.t, dir, func(cfg *Config) {
 		cfg.ID, cfg.Bootstrap, cfg.Listen = id, founders, listen
-		cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 200*time.Millisecond, 100*time.Millisecond
+		cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 300*time.Millisecond, 250*time.Millisecond
 		cfg.Duties = nil
 	})
 	c.mu.Lock()

@@ -44,7 +44,8 @@ type Node struct {
 	clock     *leaderClock
 	verifier  *verifier
 	disk      *diskGauge
-	watchdog  *Watchdog // the node's own; nil if it was given one
+	watchdog  *Watchdog
+	refused   refusals
 
 	office  atomic.Pointer[office] // serving; nil otherwise
 	closing atomic.Bool
@@ -71,13 +72,12 @@ func Open(cfg Config) (_ *Node, err error) {
 			err = errors.Join(err, n.release())
 		}
 	}()
-	watchdog := cfg.Watchdog
-	if watchdog == nil {
-		watchdog = NewWatchdog(WatchdogConfig{Logger: n.logger})
-		n.watchdog = watchdog
+	n.watchdog = cfg.Watchdog
+	if n.watchdog == nil {
+		n.watchdog = NewWatchdog(WatchdogConfig{Logger: n.logger})
 	}
 	logger := raftLogger(n.logger)
-	if n.stores, err = openStores(&n.cfg, watchdog, &n.counters, logger); err != nil {
+	if n.stores, err = openStores(&n.cfg, n.watchdog, &n.counters, logger); err != nil {
 		return nil, err
 	}
 	if n.snaps, err = openSnapshotStore(filepath.Join(cfg.Dir, snapshotsDir), n.logger, &n.counters); err != nil {
@@ -85,7 +85,7 @@ func Open(cfg Config) (_ *Node, err error) {
 	}
 	n.clock = newLeaderClock(cfg.Wall, cfg.Machine.Clock())
 	n.applier = &applier{
-		machine: cfg.Machine, snaps: n.snaps, clock: n.clock, watchdog: watchdog,
+		machine: cfg.Machine, snaps: n.snaps, clock: n.clock, watchdog: n.watchdog,
 		counters: &n.counters, logger: n.logger, onApply: cfg.OnApply, restored: cfg.OnRestore,
 	}
 	if n.applier.replayTo, err = n.reconcile(); err != nil {
@@ -101,7 +101,7 @@ func Open(cfg Config) (_ *Node, err error) {
 	if err = n.startRaft(logger); err != nil {
 		return nil, err
 	}
-	watchdog.OnFire(n.disconnect)
+	n.watchdog.OnFire(n.disconnect)
 	n.start()
 	return n, nil
 }
@@ -465,7 +465,7 @@ func (n *Node) disconnect() {
 // release closes what Open opened, in the reverse order.
 func (n *Node) release() error {
 	n.disconnect()
-	if n.watchdog != nil {
+	if n.watchdog != nil && n.cfg.Watchdog == nil {
 		n.watchdog.Stop()
 	}
 	if n.stores == nil {

@@ -610,9 +610,8 @@ func (c *trio) heal() {
 func TestThreeVotersNeedNothingElse(t *testing.T) {
 	t.Parallel()
 	c := startTrio(t)
-	first := c.leader(t)
 	index := c.submit(t, "a")
-	first = c.leader(t)
+	first := c.leader(t)
 	for _, n := range c.nodes {
 		if n == first {
 			continue

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
 )
@@ -115,6 +117,7 @@ func (n *Node) newOffice() *office {
 		admission:   n.cfg.IsAdmission,
 		counters:    &n.counters,
 		returned:    o.entryReturned,
+		judge:       n.judge,
 		inFlightMax: n.cfg.EntriesInFlight,
 		commandsMax: n.cfg.QueueCommands,
 		bytesMax:    n.cfg.QueueBytes,
@@ -126,6 +129,36 @@ func (n *Node) newOffice() *office {
 		o.duties = append(o.duties, &dutyState{Duty: d})
 	}
 	return o
+}
+
+// refusals remembers since when raft has refused every entry because of a
+// transfer of leadership.
+type refusals struct {
+	mu    sync.Mutex
+	since time.Time // zero: it has not
+}
+
+// transferTerms is how many election timeouts a transfer may take. Raft gives
+// one up after a single one; but one that failed at the wrong moment leaves a
+// leader that refuses every entry for good, and only a restart helps it.
+const transferTerms = 3
+
+// judge looks at how raft answered an entry and ends the process of a leader
+// that can never write again.
+func (n *Node) judge(err error) {
+	r := &n.refused
+	r.mu.Lock()
+	switch {
+	case !errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		r.since = time.Time{}
+	case r.since.IsZero():
+		r.since = time.Now()
+	}
+	stuck := !r.since.IsZero() && time.Since(r.since) > transferTerms*n.cfg.ElectionTimeout
+	r.mu.Unlock()
+	if stuck && !n.closing.Load() {
+		n.watchdog.Fatal("take an entry", err)
+	}
 }
 
 func (o *office) entryReturned() {
@@ -170,7 +203,9 @@ func (o *office) serve(ctx context.Context) error {
 // open applies everything of earlier terms, reads the clock, and commits the
 // opening entry.
 func (o *office) open(ctx context.Context) error {
-	if err := await(ctx, o.node.raft.Barrier(0)); err != nil {
+	err := await(ctx, o.node.raft.Barrier(0))
+	o.node.judge(err)
+	if err != nil {
 		return fmt.Errorf("apply the entries of earlier terms: %w", err)
 	}
 	o.node.clock.open()

@@ -41,7 +41,8 @@ type proposer struct {
 	now       func() int64
 	admission func(*pb.Command) bool
 	counters  *Counters
-	returned  func() // called after each entry has come back
+	returned  func()      // called after each entry has come back
+	judge     func(error) // told how the log answered
 
 	inFlightMax int
 	commandsMax int
@@ -327,7 +328,9 @@ func (p *proposer) send(e *entry) {
 	go func() {
 		// This goroutine ends with the future. See await for the only ones that
 		// have no end; complete is then called by forget.
-		if err := future.Error(); err != nil {
+		err := future.Error()
+		p.judge(err)
+		if err != nil {
 			p.complete(e, nil, proposalError(err))
 			return
 		}

@@ -91,6 +91,7 @@ func testProposer(t *testing.T, change func(*proposer)) (*proposer, *fakeLog) {
 		admission:   func(c *pb.Command) bool { return c.GetSubmitTask() != nil },
 		counters:    &Counters{},
 		returned:    func() {},
+		judge:       func(error) {},
 		inFlightMax: 1,
 		commandsMax: 1000,
 		bytesMax:    64 << 20,

@@ -220,3 +220,33 @@ func TestApplyIsWatchedToo(t *testing.T) {
 	eventually(t, "the process ends", func() bool { return a.exits.Load() == 1 })
 	close(thaw)
 }
+
+// A transfer of leadership that failed at the wrong moment leaves a leader that
+// refuses every entry for good.
+func TestALeaderThatCanNeverWriteAgainEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAlarm(t, 0)
+		n := &Node{cfg: Config{ElectionTimeout: time.Second}, watchdog: a.Watchdog}
+		refuse := func(d time.Duration) {
+			for range 10 {
+				n.judge(raft.ErrLeadershipTransferInProgress)
+				time.Sleep(d / 10)
+			}
+		}
+		for range 5 {
+			refuse(2 * time.Second) // transfers that end
+			n.judge(nil)
+		}
+		refuse(2 * time.Second)
+		n.judge(raft.ErrNotLeader)
+		refuse(2 * time.Second)
+		if a.exits.Load() != 0 {
+			t.Fatal("it ended although entries were taken in between")
+		}
+		refuse(2 * time.Second)
+		if a.exits.Load() != 1 {
+			t.Fatal("it goes on for ever")
+		}
+	})
+}
