@@ -69,6 +69,7 @@ type Handle struct {
 
 	// session is set once, by Register, before the hub knows the handle.
 	session atomic.Pointer[session]
+	telling atomic.Bool // stillThere is under way
 
 	mu    sync.Mutex
 	state state
@@ -325,7 +326,33 @@ func (h *Handle) act(ctx context.Context, ref AttemptRef, cmd *pb.Command, reply
 		h.pipe.aside(ctx, reply, func() (*pb.Result, *schema.Error) { return nil, h.unproven(ctx, ref) })
 		return
 	}
-	h.submit(ctx, ref.AttemptID, cmd, reply)
+	h.submit(ctx, ref.AttemptID, cmd, func(res *pb.Result, refusal *schema.Error) {
+		reply(res, refusal)
+		if refusal != nil && (refusal.Code == schema.LeaseLost || refusal.Code == schema.StaleEpoch) {
+			h.stillThere(ctx, cmd.Id, ref)
+		}
+	})
+}
+
+// stillThere tells the cluster that a worker which came too late is there all
+// the same. A refused command changes nothing, so a session whose offer had
+// lapsed would stay without work until its next command that is accepted, and an
+// idle worker may never send one. One such word at a time is enough.
+func (h *Handle) stillThere(ctx context.Context, id []byte, ref AttemptRef) {
+	if !h.telling.CompareAndSwap(false, true) {
+		return
+	}
+	s := h.session.Load()
+	cmd := &pb.Command{
+		Id: id, NamespaceId: idBytes(s.namespace), Caller: h.who.worker(s.instance),
+		Body: &pb.Command_ResumeAttempt{ResumeAttempt: &pb.ResumeAttempt{Session: s.ref(), Ref: ref.proven()}},
+	}
+	h.pipe.group.Go(func() {
+		defer h.telling.Store(false)
+		if _, err := h.pipe.submit(ctx, []*pb.Command{cmd}); err != nil {
+			h.hub.cfg.Logger.Debug("a late worker was not reported", "session", s.id, "error", err)
+		}
+	})
 }
 
 // unproven says why a secret is wrong: because there is no such attempt, or
