@@ -454,6 +454,13 @@ const (
 
 func genCancel(w *world, r *rand.Rand) *pb.Command {
 	t := someTask(w, r, waiting, leased, running, running)
+	if oneIn(r, 4) { // once more, whatever has become of it
+		for _, asked := range w.model.Tasks {
+			if asked.CancelRequestedAt != 0 && (t == nil || t.CancelRequestedAt == 0 || oneIn(r, 2)) {
+				t = asked
+			}
+		}
+	}
 	c, task := aboutTask(w, r, t)
 	c.Body = &pb.Command_CancelTask{CancelTask: &pb.CancelTask{TaskId: task, ExpectedRevision: expected(r, t), Note: "no longer wanted"}}
 	return keyed(r, c)
@@ -759,7 +766,7 @@ func genStart(w *world, r *rand.Rand) *pb.Command {
 }
 
 func genRenew(w *world, r *rand.Rand) *pb.Command {
-	a, i := w.someAttempt(r, pb.AttemptState_ATTEMPT_STATE_RUNNING)
+	a, i := w.someAttempt(r, pick(r, pb.AttemptState_ATTEMPT_STATE_RUNNING, pb.AttemptState_ATTEMPT_STATE_LEASED))
 	if a == nil || i == nil {
 		return genRegister(w, r)
 	}

@@ -55,7 +55,7 @@ func TestMutants(t *testing.T) {
 			if out, err := build.CombinedOutput(); err != nil {
 				t.Fatalf("does not compile: %v\n%s", err, out)
 			}
-			run := exec.CommandContext(t.Context(), binary, "-test.failfast", "-test.run", "^(TestBounds|TestMachine)$")
+			run := exec.CommandContext(t.Context(), binary, "-test.failfast", "-test.run", "^(TestBounds|TestMachine|TestHistories)$")
 			run.Env = append(os.Environ(), "PULSE_PROPERTY_SECONDS=60", fmt.Sprintf("%s=%d", entriesEnv, mutantEntries))
 			out, err := run.CombinedOutput()
 			if err == nil {

@@ -214,7 +214,7 @@ func TestHistories(t *testing.T) {
 				t.Fatal(err)
 			}
 			if v != nil {
-				t.Fatal(v)
+				t.Fatalf("%s%v", foundMark, v)
 			}
 		})
 	}
