@@ -81,7 +81,7 @@ func (f frame) answers(kind string) error {
 		var body map[string]json.RawMessage
 		return json.Unmarshal(f.Body, &body) == nil && body[member] != nil
 	}
-	want, receipt := "", ""
+	want := ""
 	switch kind {
 	case "worker.hello":
 		if f.Type != "worker.welcome" {
@@ -96,7 +96,7 @@ func (f frame) answers(kind string) error {
 			want = "an ack with a lease"
 		}
 	case "task.start", "task.renew", "task.finish":
-		receipt = strings.TrimPrefix(kind, "task.")
+		receipt := strings.TrimPrefix(kind, "task.")
 		var r result
 		if err := json.Unmarshal(f.Body, &r); f.Type != "ack" || err != nil || r.Receipt.Operation != receipt {
 			want = "an ack with a receipt of " + receipt

@@ -187,8 +187,8 @@ func TestARetryableFailureWaitsTwiceAsLongEachTime(t *testing.T) {
 	p := newPlace(t, nil)
 	w := p.worker(nil)
 	task := p.submit(object{"retry": object{"max_attempts": 4, "initial_delay_ms": 200, "max_delay_ms": 500}})
-	for i, want := range []time.Duration{200, 400, 500} {
-		want *= time.Millisecond
+	for i, ms := range []int{200, 400, 500} {
+		want := time.Duration(ms) * time.Millisecond
 		a := w.run(task.ID)
 		r := w.finish(retryable(a))
 		if r.Receipt.TaskState != "WAITING" || r.Receipt.AttemptState != "FAILED" {

@@ -183,7 +183,7 @@ func TestBusinessJSONIsHeldToStrictRules(t *testing.T) {
 	for _, c := range cases {
 		t.Logf("%s is %s", c.name, c.fate)
 		submitted := p.call("POST", p.tasks(), `{"handler":"work","handler_version":"1","payload_version":"1","payload":`+c.text+`}`)
-		carrier := task{}
+		var carrier task
 		switch deepest := c.name == "depth 63"; {
 		case c.fate == "taken" || deepest:
 			carrier = submitted.ok(http.StatusCreated).task()

@@ -34,6 +34,9 @@ func TestAReviewSettlesATask(t *testing.T) {
 	} {
 		_, before := w.inReview(nil)
 		checkTask(t, before, "NEEDS_REVIEW", "4", 1, true)
+		if !before.CompletedAt.IsZero() {
+			t.Errorf("a task in review is not over: %+v", before)
+		}
 		got := p.act(before.ID, "review", merged(object{"decision": c.decision, "note": "looked it up"}, c.members)).ok(http.StatusOK).task()
 		checkTask(t, got, c.state, "5", 1, false)
 		if got.ErrorCode != c.code || string(got.Result) != c.result || got.CompletedAt.IsZero() {

@@ -3,7 +3,7 @@ package conformance
 import (
 	"bufio"
 	"crypto/rand"
-	"crypto/sha1" //nolint:gosec // the handshake of WebSocket wants it
+	"crypto/sha1" // the handshake of WebSocket wants it
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -101,7 +101,7 @@ func (s *socket) handshake(request, key string) (*http.Response, error) {
 		res.Body = io.NopCloser(strings.NewReader(string(body)))
 		return res, err
 	}
-	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) //nolint:gosec // likewise
+	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	switch {
 	case res.Header.Get("Sec-WebSocket-Accept") != base64.StdEncoding.EncodeToString(sum[:]):
 		return res, errors.New("the accept key is wrong")

@@ -562,9 +562,6 @@ func cancelled(a attempt) object { return finish(a, "CANCELLED", nil) }
 func failed(a attempt) object    { return finish(a, "FAILED", nil) }
 func retryable(a attempt) object { return finish(a, "FAILED", object{"retryable": true}) }
 
-// raw puts text into a frame that json.Marshal would reformat.
-func raw(text string) json.RawMessage { return json.RawMessage(text) }
-
 // sameText compares the JSON of two values, as a client would see it.
 func sameText(a, b json.RawMessage) bool { return bytes.Equal(a, b) }
 
