@@ -38,6 +38,7 @@ type guard struct {
 	once    sync.Once
 
 	learner atomic.Bool
+	shown   atomic.Bool // the log has shown it to itself as a learner
 	// suffrage tells this server's place in the newest configuration it has.
 	suffrage func() (voter, known bool)
 	// again names a follower that was sent the same snapshot twice.
@@ -62,10 +63,11 @@ func newGuard(t raft.Transport, dir string, fresh bool) (*guard, error) {
 		again: make(chan raft.ServerID, 1), sent: map[raft.ServerID]sentSnapshot{},
 	}
 	g.preVote, _ = t.(raft.WithPreVote)
-	_, err := os.Stat(g.path)
+	noted, err := os.ReadFile(g.path)
 	switch {
 	case err == nil:
 		g.learner.Store(true)
+		g.shown.Store(string(noted) == learnerSeen)
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("cluster: %w", err)
 	case fresh:
@@ -139,7 +141,9 @@ func (g *guard) keepsOut() bool {
 	}
 	switch {
 	case known && !voter && string(seen) != learnerSeen:
-		_ = g.note(learnerSeen) // at worst it is noted at the next call
+		if g.note(learnerSeen) == nil { // or else at the next call
+			g.shown.Store(true)
+		}
 	case known && voter && string(seen) == learnerSeen:
 		if os.Remove(g.path) == nil {
 			g.learner.Store(false)

@@ -35,6 +35,9 @@ type Member struct {
 	ID      string
 	Address string // of its raft port
 	Fresh   bool   // its disk is empty: it knows no cluster yet
+	// Unproven: it began empty and has not seen itself as a learner yet. As a
+	// voter it would take no part in elections until it has.
+	Unproven bool
 }
 
 // MemberStats is how far a server is, asked of it directly.
@@ -70,6 +73,12 @@ func (n *Node) MembershipDuty(members Members) Duty {
 	}}
 }
 
+// Unproven says that this server began empty and that the log has not shown it
+// to itself as a learner yet.
+func (n *Node) Unproven() bool {
+	return n.guard != nil && n.guard.learner.Load() && !n.guard.shown.Load()
+}
+
 // membership is the leader's view of who should be in the configuration. It is
 // autopilot's integration, too.
 type membership struct {
@@ -102,7 +111,7 @@ func (m *membership) reconcile(ctx context.Context) error {
 		case !known:
 			m.logger.Info("a server joins as a learner", "server", live.ID, "address", live.Address)
 			return await(ctx, m.node.raft.AddNonvoter(id, address, 0, changeTimeout))
-		case live.Fresh && s.Suffrage == raft.Voter:
+		case live.Unproven && s.Suffrage == raft.Voter:
 			m.logger.Warn("a voter has lost its disk and becomes a learner", "server", live.ID)
 			return await(ctx, m.node.raft.DemoteVoter(id, 0, changeTimeout))
 		case s.Address != address && s.Suffrage == raft.Voter:

@@ -29,7 +29,7 @@ func (c *town) Live() []Member {
 	defer c.mu.Unlock()
 	var out []Member
 	for id, n := range c.up {
-		out = append(out, Member{ID: id, Address: string(n.transport.LocalAddr()), Fresh: n.raft.LastIndex() == 0})
+		out = append(out, Member{ID: id, Address: string(n.transport.LocalAddr()), Fresh: n.raft.LastIndex() == 0, Unproven: n.Unproven()})
 	}
 	return out
 }

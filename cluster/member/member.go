@@ -53,6 +53,7 @@ type Node struct {
 	Format    uint32 `json:"l,omitempty"` // highest command format it understands
 	Expect    int    `json:"e,omitempty"` // voters it expects at bootstrap
 	Fresh     bool   `json:"n,omitempty"` // its disk is empty
+	Unproven  bool   `json:"u,omitempty"` // it began empty and was no learner yet
 	Sees      string `json:"s,omitempty"` // hash of the founders it sees, until the cluster is founded
 	Gossip    string `json:"-"`           // where it gossips, as this node sees it
 }

@@ -264,7 +264,7 @@ func (l *links) Live() []cluster.Member {
 	var out []cluster.Member
 	for _, m := range l.members.Members() {
 		if m.Role == member.Voter && m.Raft != "" {
-			out = append(out, cluster.Member{ID: m.ID, Address: m.Raft, Fresh: m.Fresh})
+			out = append(out, cluster.Member{ID: m.ID, Address: m.Raft, Fresh: m.Fresh, Unproven: m.Unproven})
 		}
 	}
 	return out
@@ -329,6 +329,7 @@ func (l *links) tell(n *Node) func(context.Context) {
 			s := n.raft.Status()
 			err := l.members.Update(func(m *member.Node) {
 				m.Fresh = s.LastLogIndex == 0 && s.SnapshotIndex == 0
+				m.Unproven = n.raft.Unproven()
 				if s.Ready {
 					m.Sees = ""
 				}
