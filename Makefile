@@ -82,6 +82,10 @@ soak: ## random histories of the machine for SOAKSECONDS (1800)
 mutants: ## break the machine on purpose, one rule at a time; the tests must notice
 	PULSE_MUTANTS=1 $(GO) test -count=1 -timeout 60m -run TestMutants -v ./test/property
 
+.PHONY: sim
+sim: ## play the seeded simulation of three machines; PULSE_SIM_SEED=n replays one
+	PULSE_SIM=1 $(GO) test -count=1 -timeout 0 ./test/sim
+
 .PHONY: chaos
 chaos: ## kill, pause and restart real servers under load for about CHAOSROUNDS x 3 minutes (3)
 	$(GO) test -count=$(CHAOSROUNDS) -timeout 0 -v ./test/cluster
