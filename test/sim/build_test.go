@@ -42,7 +42,7 @@ func (s *sim) setKnobs() {
 		inFlight:      int(s.between(1, 2)),
 		think:         s.between(60*millis, 350*millis),
 		lookEvery:     50,
-		channelStall:  pick(s, []int{0, 0, 2, 10}),
+		channelStall:  pick(s, []int{0, 5, 30}),
 		frameTwice:    pick(s, []int{0, 20, 100}),
 		damage:        pick(s, []int{0, 0, 20}),
 		dieInstalling: pick(s, []int{0, 20, 50}),

@@ -50,11 +50,6 @@ func (s *sim) newClient(number int, h *host) *client {
 	return &client{s: s, number: number, p: &proc{name: fmt.Sprintf("c%d", number), host: h}}
 }
 
-func (c *client) start() {
-	c.s.start(c.p)
-	c.next()
-}
-
 func (c *client) next() {
 	think := c.s.between(0, 2*c.s.knobs.think)
 	c.s.after(c.p, think, c.act)

@@ -128,7 +128,6 @@ const tailLines = 60
 type outcome struct {
 	steps    int
 	entries  int // committed commands' entries
-	commands int
 	tasks    int
 	virtual  int64
 	trace    string

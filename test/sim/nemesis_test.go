@@ -202,9 +202,18 @@ var allFaults = []fault{
 	}},
 }
 
-// goAway lets a gateway leave in order, in its own process.
-func goAway(s *sim, g *gateway, then func()) {
-	s.at(s.now, g.p, func() { g.goAway(then) })
+// goAway lets a gateway leave in order, in its own process, and ends that then.
+func goAway(s *sim, g *gateway, end func()) {
+	s.at(s.now, g.p, func() {
+		g.goAway(func() {
+			life := g.p.life
+			s.at(s.now, nil, func() {
+				if !s.healed && g.p.life == life {
+					end()
+				}
+			})
+		})
+	})
 }
 
 func upAgain(n *node) {

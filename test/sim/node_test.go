@@ -102,7 +102,7 @@ func (n *node) applyTime() int64 { return n.s.between(0, 2*millis) + n.slowApply
 func (n *node) start() {
 	s, d := n.s, n.d
 	s.start(n.p)
-	m, err := fsm.Open(fsm.Options{Dir: d.dir, NodeID: n.p.name})
+	m, err := fsm.Open(fsm.Options{Dir: d.dir, NodeID: n.p.name, MemTableBytes: 1 << 20})
 	must(err)
 	n.m = m
 	last := d.base + uint64(len(d.log))

@@ -45,7 +45,6 @@ type office struct {
 	closed   bool
 	fresh    bool  // began with a wall clock
 	limit    int64 // latest time that wall clock may give it
-	opened   int   // entries proposed
 	lastDue  int64
 	look     int // number of the tick's timer that counts
 }

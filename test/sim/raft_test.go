@@ -428,14 +428,16 @@ func (r *raft) answered(from int, term, known uint64, ok bool, match, round uint
 		r.checkVerified()
 	}
 	if !ok {
-		r.next[from] = max(min(match+1, r.next[from]), r.match[from]+1)
-		r.replicate(from)
+		if back := max(min(match+1, r.next[from]), r.match[from]+1); back < r.next[from] {
+			r.next[from] = back
+			r.replicate(from)
+		}
 		return
 	}
 	r.match[from] = max(r.match[from], match)
 	r.next[from] = max(r.next[from], r.match[from]+1)
 	r.advance()
-	if r.next[from] <= r.lastIndex() {
+	if r.next[from] <= r.d.synced && !r.busy[from] {
 		r.replicate(from)
 	}
 }

@@ -22,7 +22,7 @@ type words struct {
 	writes       map[string][]write    // key
 	pushes       map[id]int64          // attempt: when it was pushed last
 	acknowledged uint64                // newest index in an answer that reached a caller
-	welcomes     map[id]uint64         // instance: newest epoch of a welcome
+	welcomes     map[string]uint64     // process and instance: newest epoch of a welcome
 }
 
 type offer struct{ epoch, token uint64 }
@@ -35,7 +35,7 @@ type write struct {
 func newWords() words {
 	return words{receipts: map[id][]byte{}, runner: map[id]*attempt{}, offers: map[id]offer{}, requests: map[string]*pb.Result{},
 		business: map[string]id{}, tasks: map[id]uint64{}, effects: map[id]int{}, writes: map[string][]write{}, pushes: map[id]int64{},
-		welcomes: map[id]uint64{}}
+		welcomes: map[string]uint64{}}
 }
 
 // witness is told every answer to an operation of a worker.
@@ -107,10 +107,12 @@ func (j *judge) offered(w *worker, a *pb.AssignTask) {
 }
 
 func (j *judge) welcomed(w *worker, made *pb.SessionResult) {
-	if made.Epoch <= j.welcomes[w.instance] {
-		j.s.fail("L2 epochs rise", "%s is welcomed with epoch %d after %d", w.p.name, made.Epoch, j.welcomes[w.instance])
+	// Another process may have the same identity, and be told in another order.
+	me := w.p.name + string(w.instance[:])
+	if made.Epoch <= j.welcomes[me] {
+		j.s.fail("L2 epochs rise", "%s is welcomed with epoch %d after %d", w.p.name, made.Epoch, j.welcomes[me])
 	}
-	j.welcomes[w.instance] = made.Epoch
+	j.welcomes[me] = made.Epoch
 }
 
 // running is told when a worker begins to work.
