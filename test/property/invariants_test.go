@@ -784,7 +784,7 @@ func receipts(_ *world, s *seen) string {
 	for i, key := range s.before.receipts.keys {
 		again, there := s.after.receipts.raw(key)
 		switch {
-		case there && renewedAnew(s.before.receipts.vals[i], s.after.receipts, key):
+		case there && pushedOut(s.before.receipts.vals[i], s.after, key[1:33]):
 		case there && again != s.before.receipts.bytes[i]:
 			return fmt.Sprintf("receipt %x changed", key[1:])
 		case there:
@@ -816,11 +816,11 @@ func receipts(_ *world, s *seen) string {
 	return ""
 }
 
-// renewedAnew says that a renewal was pushed out by 16 later ones inside the
-// entry and came again after that, as a new one.
-func renewedAnew(old *pb.ReceiptRow, after table[*pb.ReceiptRow], key string) bool {
-	row, _ := after.get(key)
-	return old.Operation == pb.Operation_OPERATION_RENEW && row.Operation == old.Operation && row.Number >= old.Number+17
+// pushedOut says that 16 later renewals have pushed the receipt of a renewal
+// out, be it inside the entry: its message id may be a new operation's then.
+func pushedOut(old *pb.ReceiptRow, after *rows, attemptKey string) bool {
+	a, _ := after.attempts.get("a" + attemptKey)
+	return old.GetOperation() == pb.Operation_OPERATION_RENEW && a.GetRenewals() >= old.Number+16
 }
 
 func operationIdentity(w *world, s *seen) string {
@@ -835,7 +835,8 @@ func operationIdentity(w *world, s *seen) string {
 		if !known {
 			w.memory.operation[key] = op.content
 		}
-		remembered := s.before.receipts.has("c" + key)
+		old, remembered := s.before.receipts.get("c" + key)
+		remembered = remembered && !pushedOut(old, s.after, key[:32])
 		switch {
 		case known && remembered && !bytes.Equal(first, op.content):
 			return fmt.Sprintf("operation %x was accepted with other content", c.Id)
