@@ -76,10 +76,7 @@ const testVersion = "9.8.7-test"
 // build runs the Dockerfile's go build lines on this machine.
 func (d *dockerfile) build(dir string) error {
 	s := d.stages[0]
-	env := os.Environ()
-	for _, e := range s.all("ENV") {
-		env = append(env, e)
-	}
+	env := append(os.Environ(), s.all("ENV")...)
 	count := 0
 	for _, line := range s.all("RUN") {
 		m := goBuild.FindStringSubmatch(line)
