@@ -75,7 +75,7 @@ func TestMachine(t *testing.T) {
 	if os.Getenv("PULSE_PROPERTY_SECONDS") == "" && os.Getenv(entriesEnv) == "" {
 		// Without a budget the same histories every time: what a change breaks
 		// is its own doing. 'make soak' draws new ones.
-		for name, value := range map[string]string{"rapid.seed": "20261129", "rapid.checks": "80"} { // order-free: both are set
+		for name, value := range map[string]string{"rapid.seed": "20261129", "rapid.checks": "200"} { // order-free: both are set
 			if err := flag.Set(name, value); err != nil {
 				t.Fatal(err)
 			}
