@@ -412,6 +412,20 @@ func initTLS(t *testing.T, path string) command {
 	return c
 }
 
+func TestTheReadersCommandMakesCertificates(t *testing.T) {
+	t.Parallel()
+	dir, hosts := issued(t, initTLS(t, files+"/README.md"))
+	for id, own := range hosts {
+		if _, err := pki.Open(pki.Options{Files: pki.NodeFiles(filepath.Join(dir, id)), NodeID: id}); err != nil || len(own) != 2 {
+			t.Errorf("%s at %v: %v", id, own, err)
+		}
+	}
+	// The unit's node is one of them.
+	if !slices.Contains(hosts["node-1"], "node-1.example.org") || !strings.Contains(read(t, files+"/systemd/server.conf"), "advertise = node-1.example.org\n") {
+		t.Errorf("the certificate of node-1 is for %v, which is not where it is reached", hosts["node-1"])
+	}
+}
+
 func TestTheSecretHasWhatEachNodeNeeds(t *testing.T) {
 	t.Parallel()
 	objects := manifests(t)
