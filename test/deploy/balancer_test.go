@@ -340,6 +340,8 @@ func (b *balancer) connect(ctx context.Context, running *sync.WaitGroup, count i
 		case <-time.After(patience):
 			b.t.Fatalf("%s: a worker did not connect: %+v", b.name, w.Health())
 		}
+		// An idle connection counts too where TLS is passed through.
+		b.site.client.CloseIdleConnections()
 		b.workers = append(b.workers, &hand{w, func() { leave(); <-gone }})
 	}
 }
@@ -529,6 +531,7 @@ func TestWorkersLiveWellBehindABalancer(t *testing.T) {
 	for _, b := range all {
 		first := b.mustSpread(ctx)
 		left := b.empty(ctx, ids[1])
+		s.client.CloseIdleConnections()
 		b.connect(life, &running, left)
 		then := b.mustSpread(ctx)
 		t.Logf("%s: 9 workers are connected at %v; %d of %s leave, %d come: %v", b.name, first, left, ids[1], left, then)
