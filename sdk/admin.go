@@ -3,12 +3,15 @@ package sdk
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"iter"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
+
+	"pulse/schema"
 )
 
 // Queue is a queue with its settings and how it stands.
@@ -246,6 +249,73 @@ func (c *Client) Cluster(ctx context.Context, opts ...CallOption) (json.RawMessa
 		return nil, err
 	}
 	return out, nil
+}
+
+// Member is a node of the cluster as the node that answers sees it.
+type Member struct {
+	ID      string `json:"id"`
+	Role    string `json:"role"` // voter, learner, gateway; outside: alive, and no server of this cluster
+	HTTP    string `json:"http,omitempty"`
+	RPC     string `json:"rpc,omitempty"`
+	Raft    string `json:"raft,omitempty"`
+	Version string `json:"version,omitempty"`
+	Voter   bool   `json:"voter"`
+	Leader  bool   `json:"leader"`
+	Alive   bool   `json:"alive"`
+}
+
+// Members lists the nodes that are alive and the servers that should be, by id.
+func (c *Client) Members(ctx context.Context) ([]*Member, error) {
+	var out struct {
+		Members []*Member `json:"members"`
+	}
+	if err := c.read(ctx, "/v1/cluster/members", nil, &out, nil); err != nil {
+		return nil, err
+	}
+	return out.Members, nil
+}
+
+// Transfer hands leadership to a server, or to the voter that is most up to date
+// if nodeID is empty, and returns who leads. A call whose answer is lost is
+// repeated, so that without a nodeID leadership may move twice.
+func (c *Client) Transfer(ctx context.Context, nodeID string) (leaderID string, err error) {
+	body, err := marshal(struct {
+		NodeID string `json:"node_id,omitempty"`
+	}{nodeID})
+	if err != nil {
+		return "", err
+	}
+	var out struct {
+		LeaderID string `json:"leader_id"`
+	}
+	err = c.change(ctx, http.MethodPost, "/v1/cluster:transfer", body, &out, nil)
+	return out.LeaderID, err
+}
+
+// RemoveServer takes a server out of the cluster. It is refused with conflict if
+// the server leads, or if fewer than three voters would be left and force is not
+// given.
+func (c *Client) RemoveServer(ctx context.Context, nodeID string, force bool) error {
+	if c.fault != nil {
+		return c.fault
+	}
+	body, err := marshal(struct {
+		NodeID string `json:"node_id"`
+		Force  bool   `json:"force,omitempty"`
+	}{nodeID, force})
+	if err != nil {
+		return err
+	}
+	r := request{method: http.MethodPost, path: "/v1/cluster:remove", body: body}
+	again := false
+	return c.api.persist(ctx, r.path, func(ctx context.Context) error {
+		err := c.api.try(ctx, r, nil)
+		if again && errors.Is(err, schema.NotFound) {
+			return nil // the try before did it, and its answer was lost
+		}
+		again = true
+		return err
+	})
 }
 
 // Backup streams a consistent copy of the whole state, made while the cluster

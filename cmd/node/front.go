@@ -61,7 +61,7 @@ func (n *Node) openFront() (err error) {
 	}))
 	f.api, err = httpapi.New(httpapi.Options{
 		Backend: n.router, Authenticate: n.cfg.Auth.Authenticate, Logger: n.logger,
-		Cluster: clusterAPI{n.raft, n.cfg.Version}, Version: n.cfg.Version,
+		Cluster: clusterAPI{n}, Version: n.cfg.Version,
 		Metrics:         promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesMax}),
 		Observe:         n.meters.request,
 		Unauthenticated: func(r *http.Request) bool { return limiter.Fault(wsconn.RemoteAddr(r)) },

@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pulse/schema"
+	"pulse/sdk"
 )
 
 var testSecret = bytes.Repeat([]byte("s"), 32)
@@ -217,6 +221,98 @@ func TestAServerWithoutItsDiskJoinsAsALearnerFirst(t *testing.T) {
 	}
 	if back.dir.Node.ClusterID != other.dir.Node.ClusterID || len(back.dir.Node.FirstVoters) != 0 {
 		t.Errorf("its directory says %+v", back.dir.Node)
+	}
+}
+
+func TestOperatorsSeeMoveAndRemoveServers(t *testing.T) {
+	t.Parallel()
+	nodes := up(t, several(t, "a", "b", "c"))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	leader := nodes["a"].raft.LeaderID()
+	var others []string
+	for _, id := range []string{"a", "b", "c"} {
+		if id != leader {
+			others = append(others, id)
+		}
+	}
+	through := sdk.NewClient(sdk.ClientOptions{Addrs: []string{nodes[others[0]].URL()}}) // it does not lead, and forwards
+	members, err := through.Members(ctx)
+	if err != nil || len(members) != 3 {
+		t.Fatalf("%d members: %v", len(members), err)
+	}
+	for i, m := range members {
+		n := nodes[m.ID]
+		want := sdk.Member{
+			ID: string(rune('a' + i)), Role: "voter", HTTP: n.Addr(), RPC: n.cfg.Cluster.RPCAddr, Raft: n.cfg.RaftAddr,
+			Version: n.cfg.Version, Voter: true, Leader: m.ID == leader, Alive: true,
+		}
+		if *m != want {
+			t.Errorf("%+v, want %+v", *m, want)
+		}
+	}
+
+	if got, err := through.Transfer(ctx, others[1]); got != others[1] || err != nil {
+		t.Fatalf("leadership went to %q: %v", got, err)
+	}
+	if got, err := through.Transfer(ctx, ""); got == others[1] || nodes[got] == nil || err != nil {
+		t.Fatalf("leadership went to %q: %v", got, err)
+	}
+	if got, err := through.Transfer(ctx, leader); got != leader || err != nil {
+		t.Fatalf("leadership went to %q: %v", got, err)
+	}
+	if _, err := through.Transfer(ctx, "nobody"); !errors.Is(err, schema.NotFound) {
+		t.Errorf("to nobody: %v", err)
+	}
+
+	gone := others[1]
+	for id, want := range map[string]schema.Code{gone: schema.Conflict, "nobody": schema.NotFound} {
+		if err := through.RemoveServer(ctx, id, false); !errors.Is(err, want) {
+			t.Errorf("the removal of %s: %v, want %s", id, err, want)
+		}
+	}
+	if err := through.RemoveServer(ctx, leader, true); !errors.Is(err, schema.Conflict) {
+		t.Errorf("the removal of the leader: %v", err)
+	}
+	if err := nodes[gone].Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// It is silent now, and still listed: its vote counts.
+	awaitMember(ctx, t, through, gone, func(m *sdk.Member) bool { return m != nil && m.Voter && !m.Alive && m.Raft != "" })
+	if err := through.RemoveServer(ctx, gone, true); err != nil {
+		t.Fatal(err)
+	}
+	awaitMember(ctx, t, through, gone, func(m *sdk.Member) bool { return m == nil })
+	if err := through.RemoveServer(ctx, gone, true); !errors.Is(err, schema.NotFound) {
+		t.Errorf("once more: %v", err)
+	}
+	if code, body := post(t, nodes[others[0]].URL()+"/v1/namespaces/default/queues/default/tasks", aTask); code != http.StatusCreated {
+		t.Errorf("the two that are left: %d %s", code, body)
+	}
+}
+
+// awaitMember asks until a member, nil if it is not listed, is as wanted.
+func awaitMember(ctx context.Context, t *testing.T, c *sdk.Client, id string, as func(*sdk.Member) bool) {
+	t.Helper()
+	for {
+		members, err := c.Members(ctx)
+		if err != nil {
+			t.Fatalf("%s: %v", id, err)
+		}
+		var found *sdk.Member
+		for _, m := range members {
+			if m.ID == id {
+				found = m
+			}
+		}
+		if as(found) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s is %+v", id, found)
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
 }
 

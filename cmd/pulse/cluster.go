@@ -18,10 +18,10 @@ import (
 )
 
 func (a *app) clusterCommand() *cobra.Command {
-	return noun("cluster", "See how the cluster stands, and back it up",
+	return noun("cluster", "See how the cluster stands, change its servers, back it up",
 		`A cluster is the servers that keep one state together; each of them answers for all.`,
-		"  pulse cluster status\n  pulse cluster backup pulse.backup",
-		a.clusterStatusCommand(), a.clusterBackupCommand())
+		"  pulse cluster status\n  pulse cluster members\n  pulse cluster backup pulse.backup",
+		a.clusterStatusCommand(), a.clusterMembersCommand(), a.clusterTransferCommand(), a.clusterRemoveCommand(), a.clusterBackupCommand())
 }
 
 func (a *app) clusterStatusCommand() *cobra.Command {
@@ -145,6 +145,125 @@ func describeCluster(d *details, s *clusterStatus) {
 		d.putf("Workers", "%s connected, %s keys held", commas(state.SessionsConnected), commas(state.KeysHeld))
 		d.put("State hash", state.StateHash)
 	}
+}
+
+var memberColumns = []column[*sdk.Member]{
+	{"NODE", func(m *sdk.Member) string { return m.ID }},
+	{"ROLE", func(m *sdk.Member) string { return m.Role }},
+	{"LEADS", func(m *sdk.Member) string { return yes(m.Leader) }},
+	{"STATE", func(m *sdk.Member) string {
+		if m.Alive {
+			return "alive"
+		}
+		return "silent"
+	}},
+	{"HTTP", func(m *sdk.Member) string { return m.HTTP }},
+	{"RAFT", func(m *sdk.Member) string { return m.Raft }},
+	{"VERSION", func(m *sdk.Member) string { return m.Version }},
+}
+
+func (a *app) clusterMembersCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "members",
+		Short: "List the nodes of the cluster",
+		Long: `List the nodes that are alive and the servers that should be, as the node that answers
+sees them; it answers without a leader too.
+
+A voter keeps the state and may lead. A learner keeps it and gets a vote when it keeps
+up. A gateway keeps none. A node that is outside is alive, and not or no longer a
+server of this cluster.`,
+		Example: "  pulse cluster members\n  pulse cluster members -o jsonl",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, ctx, cancel, err := a.call(cmd)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			members, err := c.Members(ctx)
+			if err != nil {
+				return err
+			}
+			walk := func(yield func(*sdk.Member, error) bool) {
+				for _, m := range members {
+					if !yield(m, nil) {
+						return
+					}
+				}
+			}
+			return printList(a, cmd, memberColumns, walk, 0, "No nodes.")
+		},
+	}
+}
+
+func (a *app) clusterTransferCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "transfer [NODE]",
+		Short: "Hand leadership to another server",
+		Long: `Hand leadership to NODE, or to the voter that is most up to date. Work goes on: what is
+submitted meanwhile waits for the new leader. Do it before the leader's machine is
+taken down, and before the leader is removed.`,
+		Example: "  pulse cluster transfer\n  pulse cluster transfer node-2",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return exactly("NODE")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, ctx, cancel, err := a.call(cmd)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			leader, err := c.Transfer(ctx, strings.Join(args, ""))
+			if err != nil {
+				return err
+			}
+			return a.done(cmd, transferDone{leader}, "%s leads.", leader)
+		},
+	}
+}
+
+// transferDone and removeDone are what is printed about these verbs.
+type (
+	transferDone struct {
+		LeaderID string `json:"leader_id"`
+	}
+	removeDone struct {
+		NodeID  string `json:"node_id"`
+		Removed bool   `json:"removed"`
+	}
+)
+
+func (a *app) clusterRemoveCommand() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "remove NODE",
+		Short: "Take a server out of the cluster",
+		Long: `Take a server out of the cluster for good: it has no vote any more and gets no more of
+the log. Its data directory is of no use afterwards; a server comes back under the
+same name with an empty one.
+
+It is refused if NODE leads: transfer leadership first. It is refused if fewer than
+three voters would be left, since fewer survive no failure: let another server join
+first. With --force it is done all the same, for a cluster that is to shrink.`,
+		Example: "  pulse cluster remove node-3\n  pulse cluster remove node-3 --force",
+		Args:    exactly("NODE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, ctx, cancel, err := a.call(cmd)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			if err := c.RemoveServer(ctx, args[0], force); err != nil {
+				return err
+			}
+			return a.done(cmd, removeDone{args[0], true}, "%s is no server of this cluster any more.", args[0])
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "even if fewer than three voters are left")
+	return cmd
 }
 
 // size is a number of bytes for people.

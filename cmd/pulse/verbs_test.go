@@ -507,3 +507,26 @@ func TestABenchIsOneLineOfJSON(t *testing.T) {
 		t.Errorf("a queue is left behind:\n%s", out)
 	}
 }
+
+func TestTheServersOfAClusterAreListedAndKept(t *testing.T) {
+	t.Parallel()
+	s, server := startNode(t)
+	_, at, _ := strings.Cut(server.Addr(), "//")
+	if out := s.ok("cluster", "members"); !strings.Contains(out, at) || !strings.Contains(out, "voter") || !strings.Contains(out, "alive") {
+		t.Error(out)
+	}
+	member := object(t, s.ok("cluster", "members", "-o", "jsonl"))
+	id, _ := member["id"].(string)
+	if got := spaced(member["role"], member["http"], member["voter"], member["leader"], member["alive"]); got != "voter "+at+" true true true" {
+		t.Error(got)
+	}
+	if out := s.ok("cluster", "transfer", id); out != id+" leads.\n" {
+		t.Errorf("%q", out)
+	}
+	if done := object(t, s.ok("cluster", "transfer", id, "-o", "json")); done["leader_id"] != id {
+		t.Error(done)
+	}
+	s.fails(exitFailed, "is no voter", "cluster", "transfer", "nobody")
+	s.fails(exitFailed, "transfer leadership first", "cluster", "remove", id, "--force")
+	s.fails(exitFailed, "no server nobody", "cluster", "remove", "nobody")
+}

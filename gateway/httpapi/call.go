@@ -135,3 +135,6 @@ func (e *exchange) callError(err error) error {
 
 // changes says whether a route is more than a read.
 func (r *route) changes() bool { return r.method != http.MethodGet }
+
+// keyed says whether a repeat under an Idempotency-Key gets the first answer.
+func (r *route) keyed() bool { return r.changes() && !r.unkeyed }

@@ -10,13 +10,14 @@ import (
 
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
+	"pulse/schema/apiv1"
 )
 
 // getCluster is GET /v1/cluster. It reads what this node has applied, so that it
 // answers when there is no leader, which is when it is asked for most.
 func getCluster(e *exchange) error {
 	if e.h.opt.Cluster == nil {
-		return schema.Errorf(schema.Unavailable, "this process knows nothing of its cluster")
+		return noCluster()
 	}
 	query := &pb.Query{Body: &pb.Query_GetStats{GetStats: &pb.GetStats{}}}
 	e.freshness(query)
@@ -41,11 +42,7 @@ func getCluster(e *exchange) error {
 	if out.Node.Servers == nil {
 		out.Node.Servers = []ServerStatus{}
 	}
-	body, err := json.Marshal(out)
-	if err != nil {
-		return fmt.Errorf("status cannot be encoded: %w", err)
-	}
-	return e.answer(http.StatusOK, body)
+	return e.answerShape(out)
 }
 
 func stateStatus(answer *pb.Answer) *StateStatus {
@@ -117,6 +114,78 @@ func (b *backupWriter) Write(p []byte) (int, error) {
 	b.writeWithin(b.h.opt.WriteWithin)
 	b.begin()
 	return b.w.Write(p)
+}
+
+// listMembers is GET /v1/cluster/members.
+func listMembers(e *exchange) error {
+	if e.h.opt.Cluster == nil {
+		return noCluster()
+	}
+	if err := e.query.err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(e.r.Context(), e.h.opt.CallTimeout)
+	defer cancel()
+	out := MemberList{Members: e.h.opt.Cluster.Members(ctx)}
+	if out.Members == nil {
+		out.Members = []MemberStatus{}
+	}
+	return e.answerShape(out)
+}
+
+// transferLeadership is POST /v1/cluster:transfer.
+func transferLeadership(e *exchange) error {
+	body, err := e.body()
+	if err != nil {
+		return err
+	}
+	asked, refusal := apiv1.DecodeTransfer(body)
+	if refusal != nil {
+		return refusal
+	}
+	if e.h.opt.Cluster == nil {
+		return noCluster()
+	}
+	ctx, cancel := context.WithTimeout(e.r.Context(), e.h.opt.CallTimeout)
+	defer cancel()
+	leader, err := e.h.opt.Cluster.Transfer(ctx, asked.NodeID)
+	if err != nil {
+		return e.callError(err)
+	}
+	return e.answerShape(Transferred{LeaderID: leader})
+}
+
+// removeServer is POST /v1/cluster:remove.
+func removeServer(e *exchange) error {
+	body, err := e.body()
+	if err != nil {
+		return err
+	}
+	asked, refusal := apiv1.DecodeRemoval(body)
+	if refusal != nil {
+		return refusal
+	}
+	if e.h.opt.Cluster == nil {
+		return noCluster()
+	}
+	ctx, cancel := context.WithTimeout(e.r.Context(), e.h.opt.CallTimeout)
+	defer cancel()
+	if err := e.h.opt.Cluster.Remove(ctx, asked.NodeID, asked.Force); err != nil {
+		return e.callError(err)
+	}
+	return e.answerShape(Nothing{})
+}
+
+func noCluster() error {
+	return schema.Errorf(schema.Unavailable, "this process knows nothing of its cluster")
+}
+
+func (e *exchange) answerShape(shape any) error {
+	body, err := json.Marshal(shape)
+	if err != nil {
+		return fmt.Errorf("the answer cannot be encoded: %w", err)
+	}
+	return e.answer(http.StatusOK, body)
 }
 
 // healthz is GET /healthz: the process answers.

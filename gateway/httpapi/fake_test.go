@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -110,6 +112,24 @@ func (b *fakeBackend) commanded() []*pb.Command {
 type fakeCluster struct {
 	reasons []string
 	backup  func(io.Writer) error
+	refuse  error // what transfers and removals meet
+	removed []string
+}
+
+func (c *fakeCluster) Members(context.Context) []MemberStatus {
+	return []MemberStatus{
+		{ID: "node-1", Role: "voter", HTTP: "127.0.0.1:7400", RPC: "127.0.0.1:7401", Raft: "127.0.0.1:7402", Version: "dev", Voter: true, Leader: true, Alive: true},
+		{ID: "node-2", Role: "voter", Raft: "127.0.0.1:7412", Voter: true},
+	}
+}
+
+func (c *fakeCluster) Transfer(_ context.Context, id string) (string, error) {
+	return cmp.Or(id, "node-3"), c.refuse
+}
+
+func (c *fakeCluster) Remove(_ context.Context, id string, force bool) error {
+	c.removed = append(c.removed, fmt.Sprintf("%s %t", id, force))
+	return c.refuse
 }
 
 func (c *fakeCluster) Status(context.Context) NodeStatus {

@@ -266,10 +266,10 @@ func (e *exchange) authenticate() error {
 	return e.allow(e.route.verb)
 }
 
-// readRetryKey takes the Idempotency-Key of a request that changes something.
+// readRetryKey takes the Idempotency-Key of a request whose answer is remembered.
 func (e *exchange) readRetryKey() error {
 	sent := e.r.Header["Idempotency-Key"]
-	if len(sent) == 0 || !e.route.changes() {
+	if len(sent) == 0 || !e.route.keyed() {
 		return nil
 	}
 	fault := ""

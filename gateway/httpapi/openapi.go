@@ -153,7 +153,7 @@ func headersOf(r *route, status int) map[string]*huma.Header {
 	switch {
 	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
 		names = append(names, "Retry-After")
-	case r.changes() && status < http.StatusBadRequest:
+	case r.keyed() && status < http.StatusBadRequest:
 		names = append(names, "Idempotency-Replayed")
 	case r.param("consistency") != nil && status < http.StatusInternalServerError:
 		names = append(names, "X-Pulse-Term", "X-Pulse-Consistency", "X-Pulse-Age-Ms")
@@ -231,7 +231,7 @@ func parameters(r *route) []*huma.Param {
 		}
 		out = append(out, p)
 	}
-	if !r.public && r.changes() {
+	if !r.public && r.keyed() {
 		longest := retryKeyBytesMax
 		out = append(out, &huma.Param{
 			Name: "Idempotency-Key", In: "header",

@@ -63,6 +63,13 @@ type Cluster interface {
 	// holds nothing that is to be kept. Errors are *schema.Error as far as
 	// they are meant for the caller.
 	Backup(ctx context.Context, w io.Writer) error
+	// Members lists the nodes that are alive and the servers that should be.
+	Members(ctx context.Context) []MemberStatus
+	// Transfer hands leadership to a server, or to the most up to date one if
+	// id is empty. Errors are as with Backup; so are those of Remove.
+	Transfer(ctx context.Context, id string) (leaderID string, err error)
+	// Remove takes a server out of the cluster.
+	Remove(ctx context.Context, id string, force bool) error
 }
 
 // complete checks the options and fills in the defaults.

@@ -23,6 +23,7 @@ type route struct {
 	anyNamespace bool // not about one namespace; the handler looks itself
 	waits        bool // a stream: counted apart, and no HEAD
 	anyQuery     bool // served by a handler that is not ours
+	unkeyed      bool // a change that no log keeps: an Idempotency-Key would promise too much
 
 	query    []param
 	body     reflect.Type // nil takes none
@@ -334,6 +335,21 @@ func clusterRoutes() []*route {
 		method: http.MethodGet, path: "/v1/cluster/backup", id: "backup-cluster", tag: "cluster", verb: VerbAdmin, waits: true,
 		title: "Back the whole state up", about: "One stream, consistent and checked. A connection that ends early has no backup.",
 		answers: []reply{{status: http.StatusOK, media: "application/octet-stream", about: "The backup."}}, handle: backup,
+	}, {
+		method: http.MethodGet, path: "/v1/cluster/members", id: "list-members", tag: "cluster", verb: VerbRead,
+		title: "List the nodes of the cluster", about: "Answered from what this node knows, with or without a leader. By id.",
+		answers: ok(typeOf[MemberList](), "Those that are alive, and the servers that should be."), handle: listMembers,
+	}, {
+		method: http.MethodPost, path: "/v1/cluster:transfer", id: "transfer-leadership", tag: "cluster", verb: VerbAdmin, unkeyed: true,
+		title: "Hand leadership over", about: "Without node_id, to the voter that is most up to date.",
+		body: typeOf[Transfer](), answers: ok(typeOf[Transferred](), "Who leads now."),
+		codes: []schema.Code{schema.NotFound, schema.Conflict}, handle: transferLeadership,
+	}, {
+		method: http.MethodPost, path: "/v1/cluster:remove", id: "remove-server", tag: "cluster", verb: VerbAdmin, unkeyed: true,
+		title: "Take a server out of the cluster",
+		about: "Refused with conflict if it leads, or if fewer than three voters would be left and force is not given.",
+		body:  typeOf[Removal](), bodyMust: true, answers: ok(typeOf[Nothing](), "It is out."),
+		codes: []schema.Code{schema.NotFound, schema.Conflict}, handle: removeServer,
 	}}
 }
 

@@ -573,6 +573,40 @@ type ServerStatus struct {
 	Voter   bool   `json:"voter"`
 }
 
+// MemberList are the nodes of a cluster.
+type MemberList struct {
+	Members []MemberStatus `json:"members" nullable:"false"`
+}
+
+// MemberStatus is a node as gossip and the log know it.
+type MemberStatus struct {
+	ID      string `json:"id"`
+	Role    string `json:"role" enum:"voter,learner,gateway,outside" doc:"A learner keeps the state and gets a vote when it keeps up; one outside is alive, and not or no longer a server of this cluster."`
+	HTTP    string `json:"http,omitempty" doc:"Where it serves clients and workers; unknown of one that is not alive, as are rpc and version."`
+	RPC     string `json:"rpc,omitempty"`
+	Raft    string `json:"raft,omitempty"`
+	Version string `json:"version,omitempty"`
+	Voter   bool   `json:"voter"`
+	Leader  bool   `json:"leader" doc:"As far as the node that answers knows."`
+	Alive   bool   `json:"alive" doc:"It has been heard of lately."`
+}
+
+// Transfer says who is to lead.
+type Transfer struct {
+	NodeID string `json:"node_id,omitempty" pattern:"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"`
+}
+
+// Transferred says who leads.
+type Transferred struct {
+	LeaderID string `json:"leader_id"`
+}
+
+// Removal says which server is to go.
+type Removal struct {
+	NodeID string `json:"node_id" pattern:"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"`
+	Force  bool   `json:"force,omitempty" doc:"Even if fewer than three voters are left."`
+}
+
 // DutyStatus is a duty of the leader.
 type DutyStatus struct {
 	Name      string `json:"name"`

@@ -92,6 +92,72 @@ func DecodeNote(body []byte) (note string, refusal *schema.Error) {
 	return note, r.refusal()
 }
 
+// Transfer is the body of cluster:transfer.
+type Transfer struct {
+	NodeID string // "" = whoever is most up to date
+}
+
+// DecodeTransfer reads {node_id?}; an empty body is {}.
+func DecodeTransfer(body []byte) (Transfer, *schema.Error) {
+	r, refusal := open(body, schema.DepthMax, true)
+	if refusal != nil {
+		return Transfer{}, refusal
+	}
+	var t Transfer
+	if r.enter() {
+		for r.member() {
+			if string(r.name) != "node_id" {
+				r.unknown()
+				continue
+			}
+			r.nodeID(&t.NodeID)
+		}
+	}
+	return t, r.refusal()
+}
+
+// Removal is the body of cluster:remove.
+type Removal struct {
+	NodeID string
+	Force  bool
+}
+
+// DecodeRemoval reads {node_id, force?}.
+func DecodeRemoval(body []byte) (Removal, *schema.Error) {
+	r, refusal := open(body, schema.DepthMax, false)
+	if refusal != nil {
+		return Removal{}, refusal
+	}
+	var v Removal
+	start, named := r.at, false
+	if r.enter() {
+		for r.member() {
+			switch string(r.name) {
+			case "node_id":
+				named = true
+				r.nodeID(&v.NodeID)
+			case "force":
+				r.bool(&v.Force)
+			default:
+				r.unknown()
+			}
+		}
+	}
+	if r.code == "" && !named {
+		r.missing(start, "node_id")
+	}
+	return v, r.refusal()
+}
+
+// nodeID reads the id of a server, which follows the rule of other names.
+func (r *reader) nodeID(dst *string) {
+	text, start, ok := r.text(NameCharsMax)
+	if ok && !ValidName(string(text)) {
+		r.fault(start, nameRule)
+	}
+	*dst = string(text)
+}
+
 // NoteContent is the content of an operation that takes a note.
 func NoteContent(operation, target, note string) Content {
 	c := begin(operation)

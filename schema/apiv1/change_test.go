@@ -18,6 +18,8 @@ var decoders = map[string]struct {
 	"note":        {`{"note":"n"}`, func(b []byte) *schema.Error { _, r := DecodeNote(b); return r }},
 	"nothing":     {`{}`, DecodeNothing},
 	"review":      {`{"decision":"CANCELLED","note":"n"}`, func(b []byte) *schema.Error { _, r := DecodeReview(b); return r }},
+	"transfer":    {`{"node_id":"node-1"}`, func(b []byte) *schema.Error { _, r := DecodeTransfer(b); return r }},
+	"removal":     {`{"node_id":"node-1","force":true}`, func(b []byte) *schema.Error { _, r := DecodeRemoval(b); return r }},
 	"bulk":        {`{"action":"cancel","filter":{}}`, func(b []byte) *schema.Error { _, r := DecodeBulk(b); return r }},
 }
 
@@ -56,6 +58,12 @@ func TestWhatChangesAreRefusedFor(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("n", 1025)
 	for _, c := range []struct{ kind, body, path string }{
+		{"transfer", `{"node_id":""}`, "/node_id"},
+		{"transfer", `{"node_id":7}`, "/node_id"},
+		{"removal", `{}`, ""},
+		{"removal", `{"force":true}`, ""},
+		{"removal", `{"node_id":"a:b"}`, "/node_id"},
+		{"removal", `{"node_id":"a","force":"yes"}`, "/force"},
 		{"queue", `{"lease_duration_ms":999}`, "/lease_duration_ms"},
 		{"queue", `{"lease_duration_ms":120001}`, "/lease_duration_ms"},
 		{"queue", `{"offer_duration_ms":999}`, "/offer_duration_ms"},
