@@ -66,7 +66,7 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 	@grep -rEl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
 		sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' "$$file" | while read -r target; do \
 			echo "$$(dirname "$$file") $$target"; \
-			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")"; \
+			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$(dirname "$$file")"; \
 		done; \
 	done
 
