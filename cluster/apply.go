@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -61,6 +62,7 @@ func (a *applier) Apply(l *raft.Log) any {
 		return nil
 	}
 	end := a.watchdog.Begin("apply an entry")
+	defer a.brokenStore()
 	began := time.Now()
 	o := a.machine.Apply(l.Index, l.Term, l.Data)
 	a.counters.Apply.observe(time.Since(began))
@@ -70,6 +72,22 @@ func (a *applier) Apply(l *raft.Log) any {
 	a.onApply(o, a.inOffice.Load())
 	a.seen.advance(l.Index)
 	return &o
+}
+
+// brokenStore turns a panic of the machine that comes from its disk into the end
+// that every failed store has: connections are closed, and the log says what to
+// do instead of where the code was. Any other panic is a broken invariant and
+// goes on as it is.
+func (a *applier) brokenStore() {
+	r := recover()
+	if r == nil {
+		return
+	}
+	var errno syscall.Errno
+	if err, ok := r.(error); ok && errors.As(err, &errno) {
+		a.watchdog.Fatal("write the state", err)
+	}
+	panic(r)
 }
 
 // checkpoint is a snapshot between the apply goroutine, which made it, and
@@ -123,6 +141,9 @@ func (a *applier) Restore(rc io.ReadCloser) error {
 		return fmt.Errorf("snapshot reader is a %T", rc)
 	}
 	if err := a.machine.Restore(s, s.meta.Index); err != nil {
+		if errors.Is(err, fsm.ErrFormatLevel) {
+			panic(err) // as an entry of that level would: the leader must not send it for ever
+		}
 		return errors.Join(err, s.damage())
 	}
 	a.counters.Restores.Add(1)

@@ -40,6 +40,7 @@ func benchPropose(b *testing.B, clients, inFlight int, kind LogStore) {
 	}
 	for n.office.Load() == nil {
 	}
+	b.ReportAllocs()
 	b.ResetTimer()
 	var all sync.WaitGroup
 	for i := range clients {

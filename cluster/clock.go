@@ -59,6 +59,14 @@ func (c *leaderClock) applied(clusterUs int64, fresh bool) {
 	}
 }
 
+// anchored says that this process knows how long ago the cluster clock was set,
+// so that taking office asks no wall clock.
+func (c *leaderClock) anchored() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.fresh
+}
+
 // open takes office. All entries of earlier terms must be applied.
 func (c *leaderClock) open() {
 	c.mu.Lock()

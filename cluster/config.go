@@ -56,7 +56,10 @@ type Config struct {
 	// a lone voter needs.
 	Transport raft.Transport
 	Listen    string
-	Advertise string // address for others, if not Listen
+	Advertise string // address for others, if not Listen; may be a name
+	// Secure guards the connections of Listen; nil is plain text, for servers
+	// on one machine.
+	Secure Secure
 
 	LogStore LogStore // default LogStoreWAL
 
@@ -74,9 +77,13 @@ type Config struct {
 	// goes on. nil: no command does.
 	IsAdmission func(*pb.Command) bool
 	// FreeDiskMin is the room below which admissions are refused; 0 means 10 %
-	// of the disk or 1 GiB, whichever is less. Negative switches it off.
+	// of the disk or 1 GiB, whichever is less, but not below 128 MiB or a quarter
+	// of the disk. Negative switches it off.
 	FreeDiskMin int64
 
+	// Members knows the other servers. nil: there are none, nobody's clock is
+	// compared and nobody looked after.
+	Members Members
 	// Wall is the wall clock.
 	Wall func() time.Time
 	// Watchdog watches the writes. nil: one of the node's own, with defaults.

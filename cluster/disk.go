@@ -15,6 +15,11 @@ const (
 	// more than anybody wants to keep free, and a gigabyte of a small one too.
 	diskMinPart  = 10 // a tenth
 	diskMinBytes = 1 << 30
+	// Stores take room in large pieces, a segment of the log and a write-ahead
+	// log of the state being 100 MiB together, so the mark of a small disk is
+	// above that, if the disk is not very small.
+	diskFloorBytes = 128 << 20
+	diskFloorPart  = 4 // a quarter
 )
 
 // diskGauge looks at the room on the disk of the log. Below the mark admissions
@@ -69,7 +74,7 @@ func (g *diskGauge) mark(total uint64) uint64 {
 	case g.min > 0:
 		return uint64(g.min)
 	}
-	return min(total/diskMinPart, diskMinBytes)
+	return max(min(total/diskMinPart, diskMinBytes), min(diskFloorBytes, total/diskFloorPart))
 }
 
 func (g *diskGauge) read() (free, total uint64, low bool) {

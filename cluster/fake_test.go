@@ -76,10 +76,12 @@ func (m *fakeMachine) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.db != nil {
-		_ = m.db.Close()
+		_ = errors.Join(m.db.Flush(), m.db.Close()) // as the machine does
 		m.db = nil
 	}
 }
+
+func (m *fakeMachine) FormatLevel() uint32 { return 1 }
 
 func (m *fakeMachine) Apply(index, term uint64, data []byte) fsm.Outcome {
 	e, err := fsm.DecodeEntry(data)
@@ -151,7 +153,7 @@ func (m *fakeMachine) command(batch *pebble.Batch, c *pb.Command, now int64) {
 func (m *fakeMachine) Checkpoint(dir string) (state.Header, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.db.Checkpoint(dir, pebble.WithFlushedWAL()); err != nil {
+	if err := errors.Join(m.db.Flush(), m.db.Checkpoint(dir)); err != nil {
 		return state.Header{}, err
 	}
 	return state.Header{
@@ -335,6 +337,10 @@ func (n *testNode) submit(t *testing.T, id string) uint64 {
 	}
 	return r[0].Index
 }
+
+// officeKept is long enough for several servers to keep their leader on a machine
+// that is busy with other tests, and short enough to wait for another one.
+const officeKept = 2 * time.Second
 
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, ok func() bool) {

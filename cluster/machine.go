@@ -28,6 +28,9 @@ type Machine interface {
 	AppliedIndex() uint64
 	// FenceBase is added to log indexes where clients see them.
 	FenceBase() uint64
+	// FormatLevel is that of the cluster: a command that needs a higher one must
+	// not get into the log.
+	FormatLevel() uint32
 	// Clock is the cluster clock, Unix microseconds.
 	Clock() int64
 	// Pending says that an empty entry would have work to do at once.

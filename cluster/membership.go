@@ -42,9 +42,12 @@ type Member struct {
 
 // MemberStats is how far a server is, asked of it directly.
 type MemberStats struct {
-	LastContact time.Duration // since it heard of the leader
-	LastTerm    uint64
-	LastIndex   uint64
+	LastContact  time.Duration // since it heard of the leader
+	LastTerm     uint64
+	LastIndex    uint64
+	AppliedIndex uint64
+	Empty        bool      // it has neither log nor snapshot
+	Wall         time.Time // its wall clock when it answered; zero: not told
 }
 
 // Members knows the servers that are alive. Gossip fills it; it decides nothing.
@@ -103,12 +106,20 @@ func (m *membership) reconcile(ctx context.Context) error {
 		id, address := raft.ServerID(live.ID), raft.ServerAddress(live.Address)
 		s, known := servers[id]
 		switch {
+		case live.ID == m.node.cfg.ID && known && s.Address != address && s.Suffrage == raft.Voter:
+			m.logger.Info("this server has moved", "from", s.Address, "to", address)
+			return await(ctx, m.node.raft.AddVoter(id, address, 0, changeTimeout))
 		case live.ID == m.node.cfg.ID:
 			continue
 		case !known && !live.Fresh:
 			// It was removed, or is of nobody: with its old data it stays out.
 			continue
 		case !known:
+			// Gossip may be late: what was fresh may have been let in, killed and
+			// removed since.
+			if stats, err := m.members.Stats(ctx, live.ID); err != nil || !stats.Empty {
+				continue
+			}
 			m.logger.Info("a server joins as a learner", "server", live.ID, "address", live.Address)
 			return await(ctx, m.node.raft.AddNonvoter(id, address, 0, changeTimeout))
 		case live.Unproven && s.Suffrage == raft.Voter:
@@ -255,6 +266,9 @@ func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err er
 		case id == n.cfg.ID:
 			return id, nil
 		}
+		if err := n.awaitLevel(ctx, id); err != nil {
+			return "", err
+		}
 		future = n.raft.LeadershipTransferToServer(s.ID, s.Address)
 	}
 	if err := await(ctx, future); errors.Is(err, raft.ErrNotLeader) {
@@ -272,6 +286,33 @@ func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err er
 	}
 	return "", schema.Errorf(schema.DeadlineExpired, "leadership was handed over; who took it is not known yet")
 }
+
+// transferLag is how many entries a server may be behind that is to lead: few
+// enough to be sent in a moment.
+const transferLag = 512
+
+// awaitLevel waits until a server has caught up. During a transfer raft takes no
+// entry, however long it has to send the target what that still lacks.
+func (n *Node) awaitLevel(ctx context.Context, id string) error {
+	if n.cfg.Members == nil {
+		return nil
+	}
+	for {
+		stats, err := n.cfg.Members.Stats(ctx, id)
+		if err != nil {
+			return schema.Errorf(schema.Unavailable, "leadership was not handed over: %s does not answer: %v", id, err)
+		}
+		applied := n.cfg.Machine.AppliedIndex()
+		if stats.AppliedIndex+transferLag >= applied {
+			return nil
+		}
+		if !sleep(ctx, transferLook) {
+			return schema.Errorf(schema.Unavailable, "leadership was not handed over: %s is %d entries behind; try again when it has caught up", id, applied-stats.AppliedIndex)
+		}
+	}
+}
+
+const transferLook = 50 * time.Millisecond
 
 // snapshotAgain answers a follower that a snapshot did not help: after one more
 // entry the next snapshot ends elsewhere.

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"pulse/fsm"
 	"pulse/fsm/state"
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
@@ -46,6 +47,7 @@ type Node struct {
 	disk      *diskGauge
 	watchdog  *Watchdog
 	refused   refusals
+	alarms    alarms
 
 	office  atomic.Pointer[office] // serving; nil otherwise
 	closing atomic.Bool
@@ -67,6 +69,7 @@ func Open(cfg Config) (_ *Node, err error) {
 	cfg = cfg.withDefaults()
 	n := &Node{cfg: cfg, started: time.Now(), logger: cfg.Logger.With("node", cfg.ID), transport: cfg.Transport}
 	n.cfg.Logger = n.logger
+	n.alarms.logger = n.logger
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.release())
@@ -77,21 +80,9 @@ func Open(cfg Config) (_ *Node, err error) {
 		n.watchdog = NewWatchdog(WatchdogConfig{Logger: n.logger})
 	}
 	logger := raftLogger(n.logger)
-	if n.stores, err = openStores(&n.cfg, n.watchdog, &n.counters, logger); err != nil {
+	if err = n.openStorage(logger); err != nil {
 		return nil, err
 	}
-	if n.snaps, err = openSnapshotStore(filepath.Join(cfg.Dir, snapshotsDir), n.logger, &n.counters); err != nil {
-		return nil, err
-	}
-	n.clock = newLeaderClock(cfg.Wall, cfg.Machine.Clock())
-	n.applier = &applier{
-		machine: cfg.Machine, snaps: n.snaps, clock: n.clock, watchdog: n.watchdog,
-		counters: &n.counters, logger: n.logger, onApply: cfg.OnApply, restored: cfg.OnRestore,
-	}
-	if n.applier.replayTo, err = n.reconcile(); err != nil {
-		return nil, err
-	}
-	n.applier.seen.advance(cfg.Machine.AppliedIndex())
 	if n.transport, err = openTransport(&n.cfg, logger); err != nil {
 		return nil, err
 	}
@@ -104,6 +95,28 @@ func Open(cfg Config) (_ *Node, err error) {
 	n.watchdog.OnFire(n.disconnect)
 	n.start()
 	return n, nil
+}
+
+// openStorage opens log, votes and snapshots and brings the machine in line with
+// them.
+func (n *Node) openStorage(logger hclog.Logger) (err error) {
+	cfg := &n.cfg
+	if n.stores, err = openStores(cfg, n.watchdog, &n.counters, logger); err != nil {
+		return err
+	}
+	if n.snaps, err = openSnapshotStore(filepath.Join(cfg.Dir, snapshotsDir), n.logger, &n.counters); err != nil {
+		return err
+	}
+	n.clock = newLeaderClock(cfg.Wall, cfg.Machine.Clock())
+	n.applier = &applier{
+		machine: cfg.Machine, snaps: n.snaps, clock: n.clock, watchdog: n.watchdog,
+		counters: &n.counters, logger: n.logger, onApply: cfg.OnApply, restored: cfg.OnRestore,
+	}
+	if n.applier.replayTo, err = n.reconcile(); err != nil {
+		return err
+	}
+	n.applier.seen.advance(cfg.Machine.AppliedIndex())
+	return nil
 }
 
 // openGuard keeps a server that begins empty out of elections.
@@ -143,6 +156,15 @@ func (n *Node) reconcile() (lastIndex uint64, err error) {
 		return 0, fmt.Errorf("cluster: read the log: %w", err)
 	}
 	meta, header, found := n.snaps.newest()
+	if err := n.verifyLog(first, lastIndex, meta.Index); err != nil {
+		return 0, err
+	}
+	if err := n.stores.checkStable(lastIndex > 0 || found); err != nil {
+		return 0, fmt.Errorf("%w (in %s)", err, n.cfg.Dir)
+	}
+	if err := n.stores.marks.check(n.cfg.Dir, lastIndex, meta.Index, n.stores.sealed.change); err != nil {
+		return 0, err
+	}
 	if lastIndex > 0 && first > meta.Index+1 {
 		return 0, fmt.Errorf("cluster: the log in %s begins at %d, but the newest snapshot ends at %d: entries are missing. "+
 			"Put the newer snapshot back, or give this server an empty directory and let it rejoin, or restore a backup",
@@ -161,6 +183,14 @@ func (n *Node) reconcile() (lastIndex uint64, err error) {
 		}
 	}
 	return lastIndex, nil
+}
+
+// verifyLog reads the log through. What it finds is an error of the start and
+// not yet one of a process that serves.
+func (n *Node) verifyLog(first, last, snapshot uint64) error {
+	n.stores.over.Store(true)
+	defer n.stores.over.Store(false)
+	return n.stores.verify(first, last, snapshot)
 }
 
 func (n *Node) restore(id string) error {
@@ -284,10 +314,24 @@ func (n *Node) Propose(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, e
 	if o == nil {
 		return nil, n.notLeader()
 	}
+	if err := n.checkLevel(cmds); err != nil {
+		return nil, err
+	}
 	if err := n.admit(cmds); err != nil {
 		return nil, err
 	}
 	return o.proposer.propose(ctx, cmds)
+}
+
+// checkLevel refuses commands that some server would not understand.
+func (n *Node) checkLevel(cmds []*pb.Command) error {
+	level := n.cfg.Machine.FormatLevel()
+	for _, cmd := range cmds {
+		if fsm.CommandLevel(cmd) > level {
+			return failf(schema.Unavailable, "not every server of the cluster runs a version that can do this yet; upgrade them all")
+		}
+	}
+	return nil
 }
 
 // admit refuses new work while the disk is low.

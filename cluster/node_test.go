@@ -473,6 +473,8 @@ func TestTheLowWaterMark(t *testing.T) {
 	}{
 		{0, 100 << 30, 1 << 30},
 		{0, 5 << 30, 1 << 29},
+		{0, 1 << 30, 128 << 20}, // stores take room by the hundred MiB
+		{0, 200 << 20, 50 << 20},
 		{7, 100 << 30, 7},
 		{-1, 100 << 30, 0},
 	} {
@@ -551,7 +553,7 @@ func startTrio(t *testing.T) *trio {
 	for i := range 3 {
 		c.nodes = append(c.nodes, startNode(t, t.TempDir(), func(cfg *Config) {
 			cfg.ID, cfg.Bootstrap, cfg.Transport = servers[i].ID, servers, c.network[i]
-			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 300*time.Millisecond, 250*time.Millisecond
+			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = officeKept, officeKept
 		}))
 	}
 	return c
@@ -683,7 +685,7 @@ func TestALaggingFollowerGetsASnapshot(t *testing.T) {
 	for i := range 3 {
 		c.nodes = append(c.nodes, startNode(t, t.TempDir(), func(cfg *Config) {
 			cfg.ID, cfg.Bootstrap, cfg.Transport = servers[i].ID, servers, c.network[i]
-			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 300*time.Millisecond, 250*time.Millisecond
+			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = officeKept, officeKept
 			cfg.TrailingEntries = 1
 			cfg.LogStore = LogStoreBolt // the other one still reads what it has dropped from its last segment
 			cfg.OnRestore = func() { restored.Add(1) }

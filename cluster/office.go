@@ -125,7 +125,11 @@ func (n *Node) newOffice() *office {
 		queue:       list.New(),
 		inFlight:    map[*entry]struct{}{},
 	}
-	for _, d := range slices.Concat([]Duty{{Name: "due items", Run: o.tick}}, n.cfg.Duties) {
+	own := []Duty{{Name: "due items", Run: o.tick}}
+	if n.cfg.Members != nil {
+		own = append(own, Duty{Name: "servers", Run: o.lookAfterServers})
+	}
+	for _, d := range slices.Concat(own, n.cfg.Duties) {
 		o.duties = append(o.duties, &dutyState{Duty: d})
 	}
 	return o
@@ -207,6 +211,9 @@ func (o *office) open(ctx context.Context) error {
 	o.node.judge(err)
 	if err != nil {
 		return fmt.Errorf("apply the entries of earlier terms: %w", err)
+	}
+	if err := o.checkWall(ctx); err != nil {
+		return err
 	}
 	o.node.clock.open()
 	id := make([]byte, 16)

@@ -79,9 +79,7 @@ func TestASnapshotBringsTheStateBack(t *testing.T) {
 	if n.counters.Restores.Load() != 1 {
 		t.Fatal("the snapshot was not used")
 	}
-	if !n.Status().Ready {
-		t.Fatalf("%+v", n.Status())
-	}
+	eventually(t, "it is ready", func() bool { return n.Status().Ready })
 }
 
 // A snapshot lets raft drop entries, so what they changed must be on the disk.

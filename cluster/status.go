@@ -23,6 +23,7 @@ type Status struct {
 	CommitIndex   uint64
 	LastLogIndex  uint64
 	SnapshotIndex uint64
+	SnapshotAt    time.Time // cluster clock of the newest snapshot; zero = none
 	FenceBase     uint64
 
 	// Ready: this node would serve a linearizable read now, or follows a leader
@@ -30,6 +31,8 @@ type Status struct {
 	Ready    bool
 	NotReady []string
 	Duties   []DutyStatus // of the office this node holds; none on followers
+	// Alarms say what somebody should look at; the leader raises them.
+	Alarms []string
 
 	ClusterClock time.Time
 	LeaderClock  time.Time     // zero out of office
@@ -59,7 +62,7 @@ type DutyStatus struct {
 func (n *Node) Status() Status {
 	address, leader := n.raft.LeaderWithID()
 	last := n.raft.LastIndex()
-	meta, _, _ := n.snaps.newest()
+	meta, header, taken := n.snaps.newest()
 	s := Status{
 		ID:            n.cfg.ID,
 		State:         strings.ToLower(n.raft.State().String()),
@@ -74,6 +77,9 @@ func (n *Node) Status() Status {
 		ClusterClock:  time.UnixMicro(n.cfg.Machine.Clock()),
 		LastContact:   n.sinceContact(),
 	}
+	if taken {
+		s.SnapshotAt = time.UnixMicro(header.ClockUs)
+	}
 	s.DiskFree, s.DiskTotal, s.DiskLow = n.disk.read()
 	for _, server := range n.raft.GetConfiguration().Configuration().Servers {
 		s.Servers = append(s.Servers, ServerStatus{string(server.ID), string(server.Address), server.Suffrage == raft.Voter})
@@ -85,10 +91,14 @@ func (n *Node) Status() Status {
 			s.Duties = append(s.Duties, d.status())
 		}
 	}
+	s.Alarms = n.alarms.list()
 	s.NotReady = n.notReady(&s)
 	s.Ready = len(s.NotReady) == 0
 	return s
 }
+
+// RaftStats are raft's own numbers, for people who look into it.
+func (n *Node) RaftStats() map[string]string { return n.raft.Stats() }
 
 func (d *dutyState) status() DutyStatus {
 	s := DutyStatus{Name: d.Name, Running: d.running.Load(), Restarts: int(d.restarts.Load())}

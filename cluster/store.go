@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +19,8 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
 	"go.etcd.io/bbolt"
+
+	"pulse/fsm"
 )
 
 // Files in a node's directory. The votes have a file of their own, so that the
@@ -30,8 +34,11 @@ const (
 
 // stores are the durable halves of raft.
 type stores struct {
+	dir     string
 	logs    raft.LogStore
 	stable  raft.StableStore
+	sealed  *sealedStable // beneath stable
+	marks   *marks
 	closers []io.Closer // in the order they were opened
 	over    atomic.Bool // closing: errors are no longer those of a disk
 }
@@ -51,7 +58,7 @@ func openStores(cfg *Config, watchdog *Watchdog, counters *Counters, logger hclo
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	s := &stores{}
+	s := &stores{dir: cfg.Dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -74,9 +81,23 @@ func openStores(cfg *Config, watchdog *Watchdog, counters *Counters, logger hclo
 	}
 	s.closers = append(s.closers, logs)
 
-	s.stable = &watchedStable{stable, s, watchdog, counters}
-	s.logs = newLogCache(&watchedLog{cfg.wrapLog(logs), s, watchdog, counters})
+	s.sealed = newSealedStable(stable)
+	if s.marks, err = openMarks(cfg.Dir, logs, s.sealed.change); err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, s.marks)
+	s.sealed.marks = s.marks
+	s.stable = &watchedStable{s.sealed, s, watchdog, counters}
+	s.logs = newLogCache(&watchedLog{&sealedLog{cfg.wrapLog(logs), s.marks}, s, watchdog, counters})
 	return s, nil
+}
+
+// LogStoreOf is the kind of log that a directory holds; the default if none.
+func LogStoreOf(dir string) LogStore {
+	if exists(filepath.Join(dir, boltFile)) {
+		return LogStoreBolt
+	}
+	return LogStoreWAL
 }
 
 type logStore interface {
@@ -100,9 +121,14 @@ func openLog(cfg *Config, logger hclog.Logger) (logStore, error) {
 	}
 	// The log's own close leaves its list of segments open, and locked.
 	meta := &metadb.BoltMetaDB{}
-	log, err := wal.Open(walPath, wal.WithLogger(logger.Named("wal")), wal.WithMetaStore(meta))
+	log, err := reading(func() (*wal.WAL, error) {
+		if err := checkTree(filepath.Join(walPath, metadb.FileName)); err != nil {
+			return nil, fmt.Errorf("%s is damaged: %w", metadb.FileName, err)
+		}
+		return wal.Open(walPath, wal.WithLogger(logger.Named("wal")), wal.WithMetaStore(meta))
+	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cluster: open the log in %s: %w", walPath, err), meta.Close())
+		return nil, errors.Join(fmt.Errorf("cluster: open the log in %s: %w%s", walPath, err, wayOut), meta.Close())
 	}
 	return &segmentLog{log, meta}, nil
 }
@@ -116,17 +142,38 @@ type segmentLog struct {
 func (l *segmentLog) Close() error { return errors.Join(l.WAL.Close(), l.meta.Close()) }
 
 func openBolt(path string) (*raftboltdb.BoltStore, error) {
-	store, err := raftboltdb.New(raftboltdb.Options{
-		Path: path,
-		// The list of free pages is rebuilt at open instead of being written
-		// with every append.
-		BoltOptions: &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, Timeout: time.Second},
+	store, err := reading(func() (*raftboltdb.BoltStore, error) {
+		if err := checkTree(path); err != nil {
+			return nil, fmt.Errorf("it is damaged: %w", err)
+		}
+		return raftboltdb.New(raftboltdb.Options{
+			Path: path,
+			// The list of free pages is rebuilt at open instead of being written
+			// with every append.
+			BoltOptions: &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, Timeout: time.Second},
+		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cluster: open %s: %w", path, err)
+		return nil, fmt.Errorf("cluster: open %s: %w%s", path, err, wayOut)
 	}
 	return store, nil
 }
+
+// reading turns the panic of a store that meets a damaged file, or an address
+// that the file does not have, into an error.
+func reading[T any](open func() (T, error)) (opened T, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if why := recover(); why != nil {
+			err = fmt.Errorf("it cannot be read: %v", why)
+		}
+	}()
+	return open()
+}
+
+// wayOut is what to do about a file that cannot be opened.
+const wayOut = ". If the file is damaged: put this server's data directory aside and start it empty. " +
+	"One of several servers joins again by itself; one that is alone needs a backup"
 
 func exists(path string) bool {
 	_, err := os.Stat(path)
@@ -183,10 +230,61 @@ func (l *watchedLog) write(what string, do func() error) error {
 // log cannot be read.
 func (l *watchedLog) GetLog(index uint64, log *raft.Log) error {
 	err := l.LogStore.GetLog(index, log)
+	if err == nil {
+		err = checkLog(index, log)
+	}
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
+		err = fmt.Errorf("%s: %w", l.stores.dir, err)
+	}
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && !l.stores.over.Load() {
 		l.watchdog.Fatal("read the log", err)
 	}
 	return err
+}
+
+// checkLog finds what the stores do not look for: an entry that is not what was
+// appended. It must not reach the machine, and no follower either, which would
+// stop in this server's stead.
+func checkLog(index uint64, log *raft.Log) error {
+	err := error(nil)
+	switch {
+	case log.Index != index:
+		err = fmt.Errorf("it says that it is entry %d", log.Index)
+	case log.Type == raft.LogCommand:
+		err = fsm.CheckEntry(log.Data)
+	}
+	if err != nil {
+		return damagedEntry(index, err)
+	}
+	return nil
+}
+
+func damagedEntry(index uint64, why error) error {
+	return fmt.Errorf("entry %d of the log on this disk is damaged: %w%s", index, why, startEmpty)
+}
+
+// verify reads the whole log, which is no longer than what has gathered since
+// the last snapshots, before anybody relies on it. Entries that the snapshot at
+// index covers may be missing: a follower that was sent one goes on behind it.
+func (s *stores) verify(first, last, snapshot uint64) error {
+	if last == 0 {
+		return nil // empty
+	}
+	if first == 0 || first > last {
+		return fmt.Errorf("cluster: the log on this disk says that it goes from entry %d to %d: its list of segments is damaged%s", first, last, wayOut)
+	}
+	var log raft.Log
+	for index := first; index <= last; index++ {
+		_, err := reading(func() (struct{}, error) { return struct{}{}, s.logs.GetLog(index, &log) })
+		switch {
+		case errors.Is(err, raft.ErrLogNotFound) && index <= snapshot, err == nil:
+		case strings.Contains(err.Error(), startEmpty):
+			return fmt.Errorf("cluster: %w", err)
+		default:
+			return fmt.Errorf("cluster: entry %d of the log cannot be read: %w%s", index, err, wayOut)
+		}
+	}
+	return nil
 }
 
 // watchedStable does the same for votes and terms.
@@ -222,8 +320,10 @@ const (
 	// The newest entries are kept in memory for followers, which would
 	// otherwise be served from the disk that the appends need.
 	cacheEntries = 4096
-	// Entries are large under load, so their bytes are bounded too.
-	cacheBytes = 64 << 20
+	// Entries are large under load, so their bytes are bounded too: a second or
+	// two of a full load. The garbage collector lets the heap grow by as much
+	// again, so each megabyte here costs two.
+	cacheBytes = 16 << 20
 )
 
 // logCache keeps the newest entries of a log in memory.
@@ -271,7 +371,10 @@ func (c *logCache) StoreLogs(logs []*raft.Log) error {
 			c.low = max(c.low, l.Index-cacheEntries+1) // the ring has no room for older ones
 		}
 		c.evict(l.Index)
-		c.ring[l.Index%cacheEntries] = l
+		// A copy: raft's own is a part of the future that the outcome of the
+		// entry comes back in, with every row that the entry has made.
+		kept := *l
+		c.ring[l.Index%cacheEntries] = &kept
 		c.bytes += weight(l)
 		for c.bytes > cacheBytes && c.low < l.Index {
 			c.evict(c.low)

@@ -4,7 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
+	"weak"
 
 	"github.com/hashicorp/raft"
 )
@@ -116,6 +121,38 @@ func TestTheNewestEntriesAreReadFromMemory(t *testing.T) {
 	}
 }
 
+// Raft hands in a part of a larger thing, which an entry in the cache must not keep.
+func TestTheCacheKeepsAnEntryAndNotItsOutcome(t *testing.T) {
+	t.Parallel()
+	type future struct {
+		log raft.Log
+		_   [1 << 10]byte // the outcome
+	}
+	c := newLogCache(forgetful{})
+	stored := weakly(func() *future {
+		f := &future{log: raft.Log{Index: 7, Data: []byte{1}}}
+		if err := c.StoreLogs([]*raft.Log{&f.log}); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	})
+	runtime.GC()
+	if stored.Value() != nil {
+		t.Error("the cache keeps what the entry was a part of")
+	}
+	var l raft.Log
+	if err := c.GetLog(7, &l); err != nil || l.Index != 7 || len(l.Data) != 1 {
+		t.Errorf("the entry is %+v, %v", l, err)
+	}
+}
+
+func weakly[T any](f func() *T) weak.Pointer[T] { return weak.Make(f()) }
+
+// forgetful is a log that keeps nothing.
+type forgetful struct{ raft.LogStore }
+
+func (forgetful) StoreLogs([]*raft.Log) error { return nil }
+
 func TestHistogramBuckets(t *testing.T) {
 	t.Parallel()
 	var h Histogram
@@ -125,5 +162,19 @@ func TestHistogramBuckets(t *testing.T) {
 	count, sum, buckets := h.Read()
 	if count != 6 || sum < 1<<20 || buckets[1] != 3 || buckets[2] != 4 || buckets[512] != 5 || buckets[4096] != 5 || len(buckets) != histogramBuckets {
 		t.Fatalf("count %d, sum %v, buckets %v", count, sum, buckets)
+	}
+}
+
+func TestAFileThatCannotBeOpenedIsNamedWithTheWayOut(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{stableFile, boltFile} {
+		path := filepath.Join(t.TempDir(), file)
+		if err := os.WriteFile(path, bytes.Repeat([]byte{7}, 64<<10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := openBolt(path)
+		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "start it empty") {
+			t.Errorf("%s: %v", file, err)
+		}
 	}
 }

@@ -2,11 +2,15 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +30,16 @@ const (
 	raftPoolConns = 3
 )
 
+// Secure guards raft's connections: when one is handed out, both ends have shown
+// who they are.
+type Secure interface {
+	// Listen hands out the connections of this cluster's nodes alone. Closing
+	// it closes the inner listener.
+	Listen(net.Listener) (net.Listener, error)
+	// Client is for calling exactly that server.
+	Client(serverID string) (*tls.Config, error)
+}
+
 // openTransport makes the transport that the config asks for.
 func openTransport(cfg *Config, logger hclog.Logger) (raft.Transport, error) {
 	if cfg.Transport != nil {
@@ -36,27 +50,71 @@ func openTransport(cfg *Config, logger hclog.Logger) (raft.Transport, error) {
 		_, t := raft.NewInmemTransport(raft.ServerAddress(cfg.ID))
 		return t, nil
 	}
-	stream, err := listenStream(cfg.Listen, cfg.Advertise, cfg.ClusterID)
+	stream, err := listenStream(cfg.Listen, cfg.Advertise, cfg.ClusterID, cfg.Secure)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: listen for raft at %s: %w", cfg.Listen, err)
 	}
-	return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	return named{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream:  stream,
 		MaxPool: raftPoolConns,
 		Timeout: raftTimeout,
 		Logger:  logger.Named("net"),
 		// Deep pipelines multiply the latency of a commit under load.
 		MaxRPCsInFlight: 2,
-	}), nil
+	})}, nil
+}
+
+// named puts the id of the server that raft means before each address, because
+// raft's stream layer is told addresses alone and a certificate is of an id.
+type named struct{ *raft.NetworkTransport }
+
+var _ raft.WithPreVote = named{}
+
+func nameTarget(id raft.ServerID, target raft.ServerAddress) raft.ServerAddress {
+	return raft.ServerAddress(id) + "@" + target
+}
+
+// nameIn takes a named address apart.
+func nameIn(address raft.ServerAddress) (id, hostport string) {
+	id, hostport, found := strings.Cut(string(address), "@")
+	if !found {
+		return "", string(address)
+	}
+	return id, hostport
+}
+
+func (t named) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+	return t.NetworkTransport.AppendEntriesPipeline(id, nameTarget(id, target))
+}
+
+func (t named) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	return t.NetworkTransport.AppendEntries(id, nameTarget(id, target), args, resp)
+}
+
+func (t named) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	return t.NetworkTransport.RequestVote(id, nameTarget(id, target), args, resp)
+}
+
+func (t named) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	return t.NetworkTransport.RequestPreVote(id, nameTarget(id, target), args, resp)
+}
+
+func (t named) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	return t.NetworkTransport.InstallSnapshot(id, nameTarget(id, target), args, resp, data)
+}
+
+func (t named) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	return t.NetworkTransport.TimeoutNow(id, nameTarget(id, target), args, resp)
 }
 
 // streamLayer is TCP with a greeting. Both ends send the same 40 bytes, which
 // name the protocol and the cluster, before anything else: a server of another
 // cluster is turned away before it can vote, and a process that no longer runs,
 // whose connections the kernel still accepts, is noticed by its silence. It is
-// no authentication.
+// no authentication: that is Secure's, and comes before it.
 type streamLayer struct {
 	listener  net.Listener
+	secure    Secure // nil: plain text
 	advertise net.Addr
 	greeting  []byte
 	greeted   chan net.Conn
@@ -71,28 +129,54 @@ type streamLayer struct {
 
 var _ raft.StreamLayer = (*streamLayer)(nil)
 
-func listenStream(listen, advertise string, clusterID []byte) (*streamLayer, error) {
+// hostAddr is an address for others. A name is theirs to look up, each time that
+// they connect.
+type hostAddr string
+
+func (hostAddr) Network() string  { return "tcp" }
+func (a hostAddr) String() string { return string(a) }
+
+// reachable says whether others can do something with an address.
+func reachable(addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || port == "" || err == nil && ip.IsUnspecified() {
+		return fmt.Errorf("others cannot reach %s: set Advertise", addr)
+	}
+	return nil
+}
+
+func listenStream(listen, advertise string, clusterID []byte, secure Secure) (*streamLayer, error) {
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return nil, err
 	}
+	forOthers := net.Addr(hostAddr(advertise))
+	if advertise == "" {
+		forOthers = l.Addr()
+	}
+	if err := reachable(forOthers.String()); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	if secure != nil {
+		guarded, err := secure.Listen(l)
+		if err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+		l = guarded
+	}
 	label := sha256.Sum256(append([]byte("pulse raft cluster "), clusterID...))
 	s := &streamLayer{
 		listener:  l,
-		advertise: l.Addr(),
+		secure:    secure,
+		advertise: forOthers,
 		greeting:  append([]byte("pulsert1"), label[:]...),
 		greeted:   make(chan net.Conn),
 		slots:     make(chan struct{}, greetingsMax),
 		stop:      make(chan struct{}),
 		conns:     map[net.Conn]struct{}{},
-	}
-	if advertise != "" {
-		if s.advertise, err = net.ResolveTCPAddr("tcp", advertise); err != nil {
-			return nil, errors.Join(err, l.Close())
-		}
-	}
-	if a, ok := s.advertise.(*net.TCPAddr); !ok || a.IP == nil || a.IP.IsUnspecified() {
-		return nil, errors.Join(fmt.Errorf("others cannot reach %s: set Advertise", s.advertise), l.Close())
 	}
 	s.all.Go(s.accept)
 	return s, nil
@@ -171,14 +255,46 @@ func (s *streamLayer) Accept() (net.Conn, error) {
 	}
 }
 
-// Dial connects and greets.
+// Dial connects, shakes hands if that is asked for, and greets.
 func (s *streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	limit := time.Now().Add(timeout)
-	conn, err := net.DialTimeout("tcp", string(address), timeout)
+	id, hostport := nameIn(address)
+	conn, err := net.DialTimeout("tcp", hostport, timeout)
 	if err != nil {
 		return nil, err
 	}
-	return s.greet(conn, time.Until(limit))
+	if s.secure != nil {
+		if conn, err = s.shake(conn, id, limit); err != nil {
+			return nil, fmt.Errorf("server %s at %s: %w", id, hostport, err)
+		}
+	}
+	greeted, err := s.greet(conn, time.Until(limit))
+	if refused(err) {
+		return nil, fmt.Errorf("server %s at %s does not believe this one, its log says why: %w", id, hostport, err)
+	}
+	return greeted, err
+}
+
+// shake makes sure that the other end is the server that is meant.
+func (s *streamLayer) shake(conn net.Conn, id string, limit time.Time) (net.Conn, error) {
+	config, err := s.secure.Client(id)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), limit)
+	defer cancel()
+	t := tls.Client(conn, config)
+	if err := t.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return t, nil
+}
+
+// refused says that the other end has ended the handshake. In TLS 1.3 a client
+// hears of it only when it reads.
+func refused(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
 }
 
 // Addr is the address for others.

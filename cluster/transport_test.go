@@ -16,7 +16,7 @@ import (
 
 func testLayer(t *testing.T, cluster string) *streamLayer {
 	t.Helper()
-	s, err := listenStream("127.0.0.1:0", "", []byte(cluster))
+	s, err := listenStream("127.0.0.1:0", "", []byte(cluster), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,10 +129,10 @@ func TestClosingTheLayerClosesEverything(t *testing.T) {
 
 func TestAnAddressNobodyCanReachIsRefused(t *testing.T) {
 	t.Parallel()
-	if _, err := listenStream("0.0.0.0:0", "", nil); err == nil || !strings.Contains(err.Error(), "set Advertise") {
+	if _, err := listenStream("0.0.0.0:0", "", nil, nil); err == nil || !strings.Contains(err.Error(), "set Advertise") {
 		t.Fatalf("error %v", err)
 	}
-	s, err := listenStream("0.0.0.0:0", "192.0.2.1:7000", nil)
+	s, err := listenStream("0.0.0.0:0", "192.0.2.1:7000", nil, nil)
 	if err != nil || s.Addr().String() != "192.0.2.1:7000" {
 		t.Fatalf("%v, %v", s, err)
 	}
@@ -160,7 +160,7 @@ func TestThreeVotersOverTCP(t *testing.T) {
 	for _, s := range servers {
 		c.nodes = append(c.nodes, startNode(t, t.TempDir(), func(cfg *Config) {
 			cfg.ID, cfg.Bootstrap, cfg.Listen = s.ID, servers, s.Address
-			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 300*time.Millisecond, 250*time.Millisecond
+			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = officeKept, officeKept
 		}))
 	}
 	c.submit(t, "a")

@@ -39,7 +39,7 @@ func TestALogWhoseTailWasCutOpensAgain(t *testing.T) {
 				}
 				var batch []*raft.Log
 				for range 10 {
-					batch = append(batch, &raft.Log{Index: next, Term: uint64(round + 1), Data: fmt.Append(nil, "entry ", next)})
+					batch = append(batch, &raft.Log{Type: raft.LogNoop, Index: next, Term: uint64(round + 1), Data: fmt.Append(nil, "entry ", next)})
 					next++
 				}
 				if err := s.logs.StoreLogs(batch); err != nil {

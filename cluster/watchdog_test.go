@@ -3,6 +3,8 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"pulse/fsm"
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
 )
@@ -249,4 +252,42 @@ func TestALeaderThatCanNeverWriteAgainEndsTheProcess(t *testing.T) {
 			t.Fatal("it goes on for ever")
 		}
 	})
+}
+
+// failingMachine has a store that no longer takes writes.
+type failingMachine struct {
+	Machine
+	why any
+}
+
+func (m failingMachine) AppliedIndex() uint64                     { return 0 }
+func (m failingMachine) Apply(uint64, uint64, []byte) fsm.Outcome { panic(m.why) }
+
+func TestAStateThatCannotBeWrittenEndsTheProcessAsAFailedLogDoes(t *testing.T) {
+	t.Parallel()
+	full := fmt.Errorf("commit entry 7: %w", &fs.PathError{Op: "write", Path: "000018.log", Err: syscall.ENOSPC})
+	for name, c := range map[string]struct {
+		why   any
+		exits int64
+	}{
+		"a full disk is a failed store":             {full, 1},
+		"a broken invariant stays the panic it was": {errors.New("fsm: a finish left its attempt alive"), 0},
+		"so does a text":                            {"fsm: unknown command", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAlarm(t, 0)
+			ap := &applier{machine: failingMachine{why: c.why}, watchdog: a.Watchdog, counters: &Counters{}}
+			func() {
+				defer func() {
+					if r := recover(); r == nil { // in a process the exit comes first
+						t.Error("the machine goes on")
+					}
+				}()
+				ap.Apply(&raft.Log{Index: 7, Type: raft.LogCommand})
+			}()
+			if a.exits.Load() != c.exits || a.closed.Load() != (c.exits > 0) {
+				t.Errorf("%d exits, connections closed: %t", a.exits.Load(), a.closed.Load())
+			}
+		})
+	}
 }

@@ -43,6 +43,7 @@ const (
 	// namespacesMax and queuesMax bound what is always in memory.
 	namespacesMax = 10_000
 	queuesMax     = 10_000
+	schedulesMax  = 10_000 // of a namespace
 )
 
 // run is the application of one entry.
@@ -53,6 +54,8 @@ type run struct {
 	number uint64 // fencing number of the entry
 	out    Outcome
 	nodeID string // of this replica: decides whether it stops, never what is so
+	// understood is the highest format level of this replica; the same goes for it.
+	understood uint32
 
 	cmd        *pb.Command      // being executed; nil for due items and assignment
 	ns         *state.Namespace // of cmd
@@ -71,11 +74,11 @@ type cause struct {
 	own         bool // a caller's own command: the root of its chain
 }
 
-func applyEntry(s *state.State, nodeID string, index, term uint64, e *pb.Entry) Outcome {
+func applyEntry(s *state.State, nodeID string, understood uint32, index, term uint64, e *pb.Entry) Outcome {
 	if e.Term != term {
 		return refuseEntry(s, index, term, e)
 	}
-	r := &run{tx: s.Begin(index, term, e.TimeUs), s: s, nodeID: nodeID, registered: map[ID]struct{}{}}
+	r := &run{tx: s.Begin(index, term, e.TimeUs), s: s, nodeID: nodeID, understood: understood, registered: map[ID]struct{}{}}
 	r.now, r.number = r.tx.Now(), r.tx.Number()
 	r.out = Outcome{Index: index, Time: r.now, Results: make([]*pb.Result, 0, len(e.Commands))}
 	for _, c := range e.Commands {
@@ -117,7 +120,11 @@ func (r *run) command(c *pb.Command) *pb.Result {
 	r.cmd = c
 	r.cause = cause{commandID: c.Id, operator: c.Caller.GetPrincipal(), appID: c.Caller.GetAppId(), own: true}
 	r.cause.requestID = c.IdempotencyKey
-	res := r.guarded(c)
+	res := r.refuseToken(c)
+	if res == nil {
+		res = r.guarded(c)
+		r.audit(c, res)
+	}
 	res.Index = r.number
 	return res
 }
@@ -129,6 +136,7 @@ func (r *run) guarded(c *pb.Command) *pb.Result {
 	if c.IdempotencyKey == "" || r.ns == nil {
 		return r.dispatch(c)
 	}
+	home := r.ns // the command may go on to another one
 	kind := commandType(c)
 	if row := r.tx.Idempotency(r.nsID(), c.IdempotencyKey); row != nil {
 		if row.CommandType != kind || !bytes.Equal(row.ContentHash, c.ContentHash) {
@@ -141,13 +149,14 @@ func (r *run) guarded(c *pb.Command) *pb.Result {
 	}
 	res := r.dispatch(c)
 	if res.Code == "" {
-		r.remember(c, kind, res)
+		r.remember(home, c, kind, res)
 	}
 	return res
 }
 
 // resolveNamespace finds the namespace a command names. Commands about the
-// whole cluster name none.
+// whole cluster name none; those about a namespace belong to the default one,
+// which is always there to remember their answers.
 func (r *run) resolveNamespace(c *pb.Command) *pb.Result {
 	r.ns = nil
 	switch {
@@ -158,7 +167,12 @@ func (r *run) resolveNamespace(c *pb.Command) *pb.Result {
 	default:
 		switch c.Body.(type) {
 		case *pb.Command_OpenTerm, *pb.Command_ReportGateway, *pb.Command_RegisterSession,
-			*pb.Command_SetCluster, *pb.Command_CompareStates, *pb.Command_PutNamespace, *pb.Command_DeleteNamespace:
+			*pb.Command_SetCluster, *pb.Command_CompareStates, *pb.Command_PutZones:
+			return nil
+		case *pb.Command_TouchTokens, *pb.Command_RecordAction:
+			return nil
+		case *pb.Command_PutNamespace, *pb.Command_DeleteNamespace, *pb.Command_CreateToken, *pb.Command_RevokeToken:
+			r.ns = r.s.NamespaceByName(DefaultName)
 			return nil
 		}
 	}
@@ -181,6 +195,8 @@ func (r *run) dispatch(c *pb.Command) *pb.Result {
 		return r.cancelTask(b.CancelTask)
 	case *pb.Command_RetryTask:
 		return r.retryTask(b.RetryTask)
+	case *pb.Command_RunTask:
+		return r.runTask(b.RunTask)
 	case *pb.Command_ReviewTask:
 		return r.reviewTask(b.ReviewTask)
 	case *pb.Command_BulkTasks:
@@ -191,6 +207,18 @@ func (r *run) dispatch(c *pb.Command) *pb.Result {
 		return r.deleteQueue(b.DeleteQueue)
 	case *pb.Command_PauseQueue:
 		return r.pauseQueue(b.PauseQueue)
+	case *pb.Command_PutSchedule:
+		return r.putSchedule(b.PutSchedule)
+	case *pb.Command_DeleteSchedule:
+		return r.deleteSchedule(b.DeleteSchedule)
+	case *pb.Command_PauseSchedule:
+		return r.pauseSchedule(b.PauseSchedule)
+	case *pb.Command_TriggerSchedule:
+		return r.triggerSchedule(b.TriggerSchedule)
+	case *pb.Command_BackfillSchedule:
+		return r.backfillSchedule(b.BackfillSchedule)
+	case *pb.Command_PutZones:
+		return r.putZones(b.PutZones)
 	case *pb.Command_PutNamespace:
 		return r.putNamespace(b.PutNamespace)
 	case *pb.Command_DeleteNamespace:
@@ -219,6 +247,14 @@ func (r *run) dispatch(c *pb.Command) *pb.Result {
 		return r.setCluster(b.SetCluster)
 	case *pb.Command_CompareStates:
 		return r.compareStates(b.CompareStates)
+	case *pb.Command_CreateToken:
+		return r.createToken(b.CreateToken)
+	case *pb.Command_RevokeToken:
+		return r.revokeToken(b.RevokeToken)
+	case *pb.Command_TouchTokens:
+		return r.touchTokens(b.TouchTokens)
+	case *pb.Command_RecordAction:
+		return r.recordAction(b.RecordAction)
 	}
 	// A newer version wrote this entry. Going on would make this replica differ.
 	panic(fmt.Sprintf("fsm: command %T is not known to this version", c.Body))
@@ -235,51 +271,78 @@ func commandType(c *pb.Command) string {
 }
 
 var commandTypes = map[string]string{
-	"submit_task":      "pulse.task.Submit",
-	"cancel_task":      "pulse.task.Cancel",
-	"retry_task":       "pulse.task.Retry",
-	"review_task":      "pulse.task.Review",
-	"bulk_tasks":       "pulse.task.Bulk",
-	"start_attempt":    "pulse.task.Start",
-	"renew_attempt":    "pulse.task.Renew",
-	"finish_attempt":   "pulse.task.Finish",
-	"resume_attempt":   "pulse.task.Resume",
-	"free_key":         "pulse.task.FreeKey",
-	"put_queue":        "pulse.queue.Put",
-	"delete_queue":     "pulse.queue.Delete",
-	"pause_queue":      "pulse.queue.Pause",
-	"put_namespace":    "pulse.namespace.Put",
-	"delete_namespace": "pulse.namespace.Delete",
-	"register_session": "pulse.worker.Register",
-	"set_capacity":     "pulse.worker.SetCapacity",
-	"close_session":    "pulse.worker.Close",
-	"drain_worker":     "pulse.worker.Drain",
-	"report_gateway":   "pulse.gateway.Report",
-	"open_term":        "pulse.cluster.OpenTerm",
-	"set_cluster":      "pulse.cluster.Set",
-	"compare_states":   "pulse.cluster.CompareStates",
+	"submit_task":       "pulse.task.Submit",
+	"cancel_task":       "pulse.task.Cancel",
+	"retry_task":        "pulse.task.Retry",
+	"review_task":       "pulse.task.Review",
+	"run_task":          "pulse.task.Run",
+	"bulk_tasks":        "pulse.task.Bulk",
+	"start_attempt":     "pulse.task.Start",
+	"renew_attempt":     "pulse.task.Renew",
+	"finish_attempt":    "pulse.task.Finish",
+	"resume_attempt":    "pulse.task.Resume",
+	"free_key":          "pulse.task.FreeKey",
+	"put_queue":         "pulse.queue.Put",
+	"delete_queue":      "pulse.queue.Delete",
+	"pause_queue":       "pulse.queue.Pause",
+	"put_namespace":     "pulse.namespace.Put",
+	"delete_namespace":  "pulse.namespace.Delete",
+	"register_session":  "pulse.worker.Register",
+	"set_capacity":      "pulse.worker.SetCapacity",
+	"close_session":     "pulse.worker.Close",
+	"drain_worker":      "pulse.worker.Drain",
+	"report_gateway":    "pulse.gateway.Report",
+	"open_term":         "pulse.cluster.OpenTerm",
+	"set_cluster":       "pulse.cluster.Set",
+	"compare_states":    "pulse.cluster.CompareStates",
+	"create_token":      "pulse.token.Create",
+	"revoke_token":      "pulse.token.Revoke",
+	"touch_tokens":      "pulse.token.Touch",
+	"record_action":     "pulse.cluster.Record",
+	"put_schedule":      "pulse.schedule.Put",
+	"delete_schedule":   "pulse.schedule.Delete",
+	"pause_schedule":    "pulse.schedule.Pause",
+	"trigger_schedule":  "pulse.schedule.Trigger",
+	"backfill_schedule": "pulse.schedule.Backfill",
+	"put_zones":         "pulse.cluster.PutZones",
 }
 
-// remember keeps the answer of an accepted request under its key, without the
-// payload and result bytes, which stay where they are.
-func (r *run) remember(c *pb.Command, kind string, res *pb.Result) {
+// remember keeps the answer of an accepted request under its key in namespace
+// home, without the payload and result bytes, which stay where they are.
+func (r *run) remember(home *state.Namespace, c *pb.Command, kind string, res *pb.Result) {
 	small := res
 	if t := res.GetTask(); t != nil {
 		small = &pb.Result{Body: &pb.Result_Task{Task: &pb.TaskResult{
 			Task: withoutBodies(t.Task), Duplicate: t.Duplicate,
 		}}}
 	}
+	if c := res.GetSchedule(); c != nil {
+		small = &pb.Result{Body: &pb.Result_Schedule{Schedule: withoutPayload(c)}}
+	}
 	answer, err := proto.MarshalOptions{Deterministic: true}.Marshal(small)
 	if err != nil {
 		panic(fmt.Errorf("encode a remembered answer: %w", err))
 	}
 	r.tx.PutIdempotency(&pb.IdempotencyRow{
-		Format: state.RowFormat, NamespaceId: r.ns.Row.Id, Key: c.IdempotencyKey, ContentHash: c.ContentHash,
+		Format: state.RowFormat, NamespaceId: home.Row.Id, Key: c.IdempotencyKey, ContentHash: c.ContentHash,
 		ExpiresAtUs: r.now + idempotencyKeptUs, Answer: answer, CommandType: kind,
 	})
-	n := state.CopyNamespace(r.ns.Row)
+	if v := res.GetTask().GetTask(); v != nil {
+		r.outlast(ID(v.Task.Id))
+	}
+	n := state.CopyNamespace(home.Row)
 	n.IdempotencyKeys++
 	r.tx.PutNamespace(n)
+}
+
+// outlast keeps a task at least as long as the answer that refers to its bytes.
+func (r *run) outlast(id ID) {
+	t := r.tx.Task(r.nsID(), id)
+	if until := r.now + idempotencyKeptUs; t.RememberedUntilUs < until {
+		next := state.CopyTask(t)
+		next.RememberedUntilUs = until
+		r.tx.PutTask(t, next)
+	}
 }
 
 // replay renders a remembered answer again.
@@ -295,11 +358,14 @@ func (r *run) replay(row *pb.IdempotencyRow) *pb.Result {
 			v.Result = r.tx.Result(ID(v.Task.Id))
 		}
 	}
+	if v := res.GetSchedule(); v != nil && len(v.Schedule.GetId()) == 16 {
+		v.Payload = r.tx.SchedulePayload(ID(v.Schedule.Id))
+	}
 	return res
 }
 
 func withoutBodies(v *pb.TaskView) *pb.TaskView {
-	return &pb.TaskView{Task: v.Task, Namespace: v.Namespace, Queue: v.Queue, Waiting: v.Waiting, Lease: v.Lease}
+	return &pb.TaskView{Task: v.Task, Namespace: v.Namespace, Queue: v.Queue, Waiting: v.Waiting, Lease: v.Lease, Schedule: v.Schedule}
 }
 
 func refuse(code schema.Code, format string, args ...any) *pb.Result {
@@ -366,6 +432,9 @@ func (r *run) rearmed(renewed uint64, durationUs int64) int64 {
 
 func (r *run) setCluster(c *pb.SetCluster) *pb.Result {
 	m := r.tx.Meta()
+	if err := checkLevel(c.FormatLevel, r.understood); err != nil {
+		panic(err) // every voter has said that it understands it; this one is older now
+	}
 	if c.FormatLevel != 0 && c.FormatLevel < m.FormatLevel {
 		return refuse(schema.Conflict, "the format level is %d and is only ever raised", m.FormatLevel)
 	}

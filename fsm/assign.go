@@ -21,7 +21,7 @@ func (r *run) assign() {
 		if c, ok := q.Best(r.now); ok {
 			h = append(h, queueBest{q, c})
 		} else {
-			r.s.Settled(q)
+			r.s.Matched(q)
 		}
 	}
 	heap.Init(&h)
@@ -31,7 +31,7 @@ func (r *run) assign() {
 		now, ok := top.queue.Best(r.now)
 		switch {
 		case !ok:
-			r.s.Settled(top.queue)
+			r.s.Matched(top.queue)
 			heap.Pop(&h)
 			continue
 		case now != top.best:
@@ -39,17 +39,24 @@ func (r *run) assign() {
 			heap.Fix(&h, 0)
 			continue
 		}
-		r.lease1(top.queue, top.best, place)
+		r.take(top.queue, top.best, place)
 		place++
 	}
 }
 
+// take takes the candidate out of the waiting ones.
+func (r *run) take(q *state.Queue, c state.Candidate, place uint32) {
+	t := r.tx.Task(ID(q.Row.NamespaceId), c.Waiter.ID)
+	if t.RecoverySafety == pb.RecoverySafety_RECOVERY_SAFETY_RECONCILE_ONLY && r.mayHaveRun(t) {
+		r.reviewRestored(t)
+		return
+	}
+	r.lease1(q, c.Session(), t, place)
+}
+
 // lease1 gives one task to the session that is next in turn.
-func (r *run) lease1(q *state.Queue, c state.Candidate, place uint32) {
+func (r *run) lease1(q *state.Queue, i *state.Instance, old *pb.TaskRow, place uint32) {
 	r.causedBy("pulse.task.Assign")
-	i := c.Session()
-	ns := ID(q.Row.NamespaceId)
-	old := r.tx.Task(ns, c.Waiter.ID)
 	id := r.newID()
 	a := &pb.AttemptRow{
 		Format: state.RowFormat, Id: id[:], TaskId: old.Id, NamespaceId: old.NamespaceId, QueueId: old.QueueId,
@@ -59,6 +66,7 @@ func (r *run) lease1(q *state.Queue, c state.Candidate, place uint32) {
 		RenewedOpening: r.opening(), Number: old.AttemptCount + 1, ConcurrencyKey: old.ConcurrencyKey,
 	}
 	t := state.CopyTask(old)
+	r.doubt(old, t)
 	t.State = pb.TaskState_TASK_STATE_LEASED
 	t.AttemptCount++
 	t.AttemptId, t.AttemptEpoch = a.Id, a.Epoch

@@ -87,6 +87,9 @@ func (r *run) refuseOver(c call) *pb.Result {
 	if c.task.AttemptEpoch > c.attempt.Epoch {
 		return refuse(schema.StaleEpoch, "a later attempt with epoch %d exists", c.task.AttemptEpoch)
 	}
+	if r.ofLostCluster(c.attempt) {
+		return refuse(schema.LeaseLost, "the cluster was restored from a backup; this attempt is of the one that was lost, and is over")
+	}
 	return refuse(schema.LeaseLost, "the attempt is over: it is %s", AttemptStateName(c.attempt.State))
 }
 
@@ -114,7 +117,7 @@ func (r *run) startAttempt(cmd *pb.StartAttempt) *pb.Result {
 	if res := r.repeated(c, pb.Operation_OPERATION_START, hash); res != nil {
 		return res
 	}
-	if !state.AttemptLive(c.attempt.State) {
+	if !r.counts(c.attempt) {
 		return r.refuseOver(c)
 	}
 	if c.attempt.State == pb.AttemptState_ATTEMPT_STATE_RUNNING {
@@ -150,7 +153,7 @@ func (r *run) renewAttempt(cmd *pb.RenewAttempt) *pb.Result {
 	if res := r.repeated(c, pb.Operation_OPERATION_RENEW, hash); res != nil {
 		return res
 	}
-	if !state.AttemptLive(c.attempt.State) {
+	if !r.counts(c.attempt) {
 		return r.refuseOver(c)
 	}
 	if res := r.outOfTime(c); res != nil {
@@ -164,11 +167,12 @@ func (r *run) renewAttempt(cmd *pb.RenewAttempt) *pb.Result {
 	return r.receipt(c, pb.Operation_OPERATION_RENEW, hash, c.task, a, pb.Disposition_DISPOSITION_APPLIED)
 }
 
-// extend gives an attempt a full lease from now, never past its cap and never
-// shorter than it was.
+// extend gives an attempt a full lease from now, never shorter than it was and
+// never past its cap. A start sets the cap: an offer that would have lasted
+// longer than the attempt may take ends with the attempt's own time.
 func (r *run) extend(a *pb.AttemptRow) {
 	lease := r.s.Queue(ID(a.QueueId)).Row.Settings.LeaseDurationMs * 1000
-	a.LeaseUntilUs = max(a.LeaseUntilUs, min(r.now+lease, a.LeaseCapUs))
+	a.LeaseUntilUs = min(max(a.LeaseUntilUs, r.now+lease), a.LeaseCapUs)
 	a.RenewedOpening = r.opening()
 }
 
@@ -183,7 +187,7 @@ func (r *run) finishAttempt(cmd *pb.FinishAttempt) *pb.Result {
 	}
 	ended := c.attempt.State
 	switch {
-	case c.foreign(), ended == pb.AttemptState_ATTEMPT_STATE_EXPIRED, ended == pb.AttemptState_ATTEMPT_STATE_UNKNOWN:
+	case c.foreign(), r.ofLostCluster(c.attempt), ended == pb.AttemptState_ATTEMPT_STATE_EXPIRED, ended == pb.AttemptState_ATTEMPT_STATE_UNKNOWN:
 		return r.keepEvidence(c, cmd, hash)
 	case !state.AttemptLive(ended):
 		return r.refuseOver(c)
@@ -299,19 +303,25 @@ func (r *run) uncertain(t *pb.TaskRow, a *pb.AttemptRow, to pb.AttemptState, cau
 }
 
 // release takes an attempt that never started back: nothing ran, so it costs
-// no attempt and leaves no uncertainty. After too many in a row the task waits.
+// no attempt, leaves no uncertainty, and the task keeps its place among those
+// that wait. After too many in a row it waits longer.
 func (r *run) release(t *pb.TaskRow, old *pb.AttemptRow, cause pb.EndCause) *pb.TaskRow {
 	a := state.CopyAttempt(old)
+	if r.mayHaveRun(t) {
+		// It may have been started after the backup.
+		return r.uncertain(t, a, pb.AttemptState_ATTEMPT_STATE_EXPIRED, pb.EndCause_END_CAUSE_RESTORED,
+			factExpired(a, pb.EndCause_END_CAUSE_RESTORED))
+	}
 	a.EndCause = cause
 	r.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_EXPIRED)
 	next := state.CopyTask(t)
 	next.AttemptCount--
 	next.KeyToken = 0
 	next.UnstartedOffers++
-	at := r.now
+	at := t.AvailableAtUs
 	if next.UnstartedOffers >= unstartedMax {
 		// Its initial delay may be 0; a task that nobody starts waits all the same.
-		at += max(backoff(t.Retry, next.UnstartedOffers-unstartedMax+1), holdMinMs*1000)
+		at = r.now + max(backoff(t.Retry, next.UnstartedOffers-unstartedMax+1), holdMinMs*1000)
 	}
 	return r.park(t, next, at, factReleased(a, cause))
 }
@@ -400,7 +410,7 @@ func (r *run) operationResult(c call, row *pb.ReceiptRow, a *pb.AttemptRow, dedu
 // lease is the authority an attempt has now.
 func (r *run) lease(a *pb.AttemptRow) *pb.Lease {
 	return &pb.Lease{
-		Active: state.AttemptLive(a.State), State: a.State, LeaseUntilUs: a.LeaseUntilUs,
+		Active: r.counts(a), State: a.State, LeaseUntilUs: a.LeaseUntilUs,
 		ServerTimeUs: r.now, CancelRequestedAtUs: a.CancelRequestedAtUs,
 	}
 }

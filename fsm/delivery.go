@@ -40,19 +40,28 @@ func (m *Machine) assignment(e Effect) *pb.AssignTask {
 	if a == nil || a.Row.State != pb.AttemptState_ATTEMPT_STATE_LEASED || !m.holds(a.Row, e) {
 		return nil
 	}
+	if a.Row.Epoch <= m.state.Meta().FenceBase {
+		return nil // of a lost cluster, see ofLostCluster
+	}
 	t := m.state.ActiveTask(e.TaskID)
 	if t == nil {
 		return nil
 	}
 	v := viewTask(m.state, t)
-	payload, err := state.ReadPayload(m.state.DB(), e.TaskID)
+	payload, err := state.ReadPayload(m.state, e.TaskID)
 	if err != nil {
 		panic(err)
 	}
 	v.Payload = payload
+	var trace *pb.TraceContext
+	if t.Traced {
+		if trace, err = state.ReadTrace(m.state, e.TaskID); err != nil {
+			panic(err)
+		}
+	}
 	return &pb.AssignTask{
 		Task: v, AttemptId: a.Row.Id, Epoch: a.Row.Epoch, LeaseUntilUs: a.Row.LeaseUntilUs,
-		ServerTimeUs: m.state.Meta().ClockUs, ConcurrencyToken: a.Row.ConcurrencyToken,
+		ServerTimeUs: m.state.Meta().ClockUs, ConcurrencyToken: a.Row.ConcurrencyToken, Trace: trace,
 	}
 }
 
@@ -69,7 +78,7 @@ func (m *Machine) cancellation(e Effect) *pb.CancelAttempt {
 		row = a.Row
 	} else {
 		var err error
-		if row, err = state.ReadAttempt(m.state.DB(), e.TaskID, e.AttemptID); err != nil {
+		if row, err = state.ReadAttempt(m.state, e.TaskID, e.AttemptID); err != nil {
 			panic(err)
 		}
 	}
@@ -112,4 +121,11 @@ func (m *Machine) Undelivered() []Effect {
 		out = append(out, e)
 	}
 	return out
+}
+
+// Trace is the trace context that a task came with; nil if it has none.
+func (m *Machine) Trace(task ID) (*pb.TraceContext, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return state.ReadTrace(m.state, task)
 }

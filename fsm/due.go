@@ -17,7 +17,11 @@ func (r *run) due() {
 			return
 		}
 		if t.Kind == state.TimerFeed {
-			n += r.tx.TrimFeed(dueItemsMax - n)
+			left, all := r.tx.TrimFeed(dueItemsMax - n - 1) // the look is an item itself
+			if !all {
+				return // what is due behind the events that stay waits behind them
+			}
+			n += left
 			continue
 		}
 		r.fire(t)
@@ -45,6 +49,8 @@ func (r *run) fire(t state.Timer) {
 		r.purge(r.dueTask(t))
 	case state.TimerIdempotency:
 		r.forget(t.NS, t.Text)
+	case state.TimerSchedule:
+		r.scheduleDue(r.s.Schedule(t.ID), t.Due)
 	default:
 		panic(fmt.Sprintf("fsm: timer kind %d is not known", t.Kind))
 	}
@@ -112,8 +118,8 @@ func (r *run) leaseEnded(a *pb.AttemptRow, due int64) {
 	if a.State == pb.AttemptState_ATTEMPT_STATE_LEASED {
 		i := r.s.Instance(ID(a.NamespaceId), ID(a.InstanceId))
 		r.release(t, a, pb.EndCause_END_CAUSE_LEASE)
-		if i.Row.Connected {
-			r.lapsed(i)
+		if i.Row.Connected && !r.ofLostCluster(a) { // of the others it was told
+			r.lapsed(i, a)
 		}
 		return
 	}
@@ -198,11 +204,15 @@ func (r *run) graceOver(i *state.Instance) {
 	row := state.CopyInstance(i.Row)
 	row.GraceOver = true
 	r.tx.PutInstance(row)
+	cause := pb.EndCause_END_CAUSE_SESSION_LOST
+	if row.Undeliverable {
+		cause = pb.EndCause_END_CAUSE_UNDELIVERABLE
+	}
 	for _, id := range append([]ID(nil), i.Attempts...) {
 		a := r.s.LiveAttempt(id).Row
 		if a.State == pb.AttemptState_ATTEMPT_STATE_LEASED {
 			r.causedBy("pulse.task.Expire")
-			r.release(r.s.ActiveTask(ID(a.TaskId)), a, pb.EndCause_END_CAUSE_SESSION_LOST)
+			r.release(r.s.ActiveTask(ID(a.TaskId)), a, cause)
 		}
 	}
 }

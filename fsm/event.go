@@ -18,6 +18,9 @@ func (r *run) commitTask(old, t *pb.TaskRow, facts ...*pb.Fact) {
 		e.CorrelationId, e.CausationId = t.CreatedCommandId, t.CreatedCommandId
 	}
 	r.append(e)
+	if old != nil && !state.Terminal(old.State) && state.Terminal(t.State) {
+		r.runOver(t)
+	}
 }
 
 func (r *run) event(kind pb.Aggregate, ns, id []byte, version uint64, facts []*pb.Fact) *pb.EventRow {
@@ -47,6 +50,19 @@ func (r *run) commitQueue(q *pb.QueueRow, fact *pb.Fact) {
 	r.tx.PutQueue(q)
 	e := r.event(pb.Aggregate_AGGREGATE_QUEUE, q.NamespaceId, q.Id, q.Revision, []*pb.Fact{fact})
 	e.QueueAfter, e.Deleted = q, q.DeletedAtUs != 0
+	r.append(e)
+}
+
+// commitSchedule puts the next version of a schedule. What the store keeps of its
+// last times is not repeated in the event.
+func (r *run) commitSchedule(c *pb.ScheduleRow, fact *pb.Fact) {
+	c.Format = state.RowFormat
+	c.Version++
+	r.tx.PutSchedule(c)
+	after := state.CopySchedule(c)
+	after.Recent = nil
+	e := r.event(pb.Aggregate_AGGREGATE_SCHEDULE, c.NamespaceId, c.Id, c.Version, []*pb.Fact{fact})
+	e.ScheduleAfter = after
 	r.append(e)
 }
 

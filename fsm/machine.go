@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -23,21 +25,35 @@ type Options struct {
 	// MemTableBytes is the size of the store's write buffer; 0 is the usual one.
 	// Tests that open many machines keep it small.
 	MemTableBytes uint64
+	// SlowDisk is told of an operation on a file of the store that has taken so
+	// long and is not over. It must not block.
+	SlowDisk func(file string, took time.Duration)
+	// Broken is told why the store cannot be used any more: a file is damaged
+	// (state.ErrStoreDamaged) or cannot be written. It is to end the process; a
+	// goroutine that cannot go on panics after it.
+	Broken func(error)
+	// FormatLevel is the highest format level that this machine understands; 0
+	// is this version's. Only tests of levels set another.
+	FormatLevel uint32
 }
 
 // Machine is the state machine of one node. Apply, Checkpoint and Restore are
 // called by one goroutine, the one that applies the log; every other method is
 // safe from any goroutine.
 type Machine struct {
-	dir           string
-	nodeID        string
-	memTableBytes uint64
+	dir    string
+	nodeID string
+	tuning state.Tuning
+	// understood is the highest format level that this machine understands.
+	understood uint32
 
 	mu      sync.RWMutex // guards state and generation: held to apply one entry, or to read between two
 	state   *state.State
 	readers *sync.WaitGroup // iterators over the store that outlive mu
 	gen     uint64
 	marks   [marksKept]mark // of the last indexes at which states are compared
+
+	activity *activity // guarded by mu
 }
 
 const currentFile = "CURRENT"
@@ -55,13 +71,19 @@ func Open(opt Options) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dir: opt.Dir, nodeID: opt.NodeID, memTableBytes: opt.MemTableBytes, gen: gen, readers: &sync.WaitGroup{}}
+	m := &Machine{dir: opt.Dir, nodeID: opt.NodeID, gen: gen, readers: &sync.WaitGroup{},
+		understood: cmp.Or(opt.FormatLevel, FormatLevel),
+		tuning:     state.Tuning{MemTableBytes: opt.MemTableBytes, SlowDisk: opt.SlowDisk, Broken: opt.Broken}}
 	if err := m.dropOthers(gen); err != nil {
 		return nil, err
 	}
-	if m.state, err = state.Open(m.storeDir(gen), m.memTableBytes); err != nil {
+	if m.state, err = state.Open(m.storeDir(gen), m.tuning); err != nil {
 		return nil, err
 	}
+	if err := checkLevel(m.state.Meta().FormatLevel, m.understood); err != nil {
+		return nil, errors.Join(fmt.Errorf("open state in %s: %w", opt.Dir, err), m.state.Close())
+	}
+	m.activity = newActivity(m.state)
 	if _, err := os.Stat(filepath.Join(opt.Dir, currentFile)); errors.Is(err, os.ErrNotExist) {
 		if err := m.setCurrent(gen); err != nil {
 			return nil, errors.Join(err, m.state.Close())
@@ -155,7 +177,8 @@ func (m *Machine) Apply(index, term uint64, data []byte) Outcome {
 	if index <= m.state.Meta().AppliedIndex {
 		return Outcome{Index: index, Skipped: true, Time: m.state.Meta().ClockUs}
 	}
-	out := applyEntry(m.state, m.nodeID, index, term, entry)
+	out := applyEntry(m.state, m.nodeID, m.understood, index, term, entry)
+	m.activity.note(m.state, entry, out)
 	if index%MarkEvery == 0 {
 		m.marks[index/MarkEvery%marksKept] = mark{index, m.state.Meta().StateHash}
 	}
@@ -261,7 +284,7 @@ func (m *Machine) ScanHash() ([32]byte, error) {
 func (m *Machine) Checkpoint(dir string) (state.Header, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	if err := m.state.DB().Checkpoint(dir, pebble.WithFlushedWAL()); err != nil {
+	if err := m.state.Checkpoint(dir); err != nil {
 		return state.Header{}, fmt.Errorf("checkpoint: %w", err)
 	}
 	return m.state.Header(), nil
@@ -270,20 +293,27 @@ func (m *Machine) Checkpoint(dir string) (state.Header, error) {
 // Flush makes everything applied so far durable in the store, so that the log
 // may drop the entries.
 func (m *Machine) Flush() error {
-	db, release := m.acquire()
-	defer release()
-	if err := db.Flush(); err != nil {
+	db, release, err := m.acquire()
+	if err == nil {
+		defer release()
+		err = db.Flush()
+	}
+	if err != nil {
 		return fmt.Errorf("flush state: %w", err)
 	}
 	return nil
 }
 
-// acquire keeps the store open beyond the lock.
-func (m *Machine) acquire() (*pebble.DB, func()) {
+// acquire keeps the store, with all that is applied in it, open beyond the lock.
+func (m *Machine) acquire() (*pebble.DB, func(), error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
+	db, err := m.state.Settled()
+	if err != nil {
+		return nil, nil, err
+	}
 	m.readers.Add(1)
-	return m.state.DB(), m.readers.Done
+	return db, m.readers.Done, nil
 }
 
 // Restore replaces the state by the one in a snapshot stream and raises its
@@ -299,10 +329,14 @@ func (m *Machine) Restore(r io.Reader, raftIndex uint64) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
-	if _, err := state.ReadStream(r, dir); err != nil {
+	header, err := state.ReadStream(r, dir)
+	if err == nil {
+		err = checkLevel(header.FormatLevel, m.understood)
+	}
+	if err != nil {
 		return errors.Join(fmt.Errorf("restore: %w", err), os.RemoveAll(dir))
 	}
-	next, err := state.Open(dir, m.memTableBytes)
+	next, err := state.Open(dir, m.tuning)
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
@@ -316,6 +350,7 @@ func (m *Machine) Restore(r io.Reader, raftIndex uint64) error {
 	m.mu.Lock()
 	old, readers, oldGen := m.state, m.readers, m.gen
 	m.state, m.readers, m.gen = next, &sync.WaitGroup{}, gen
+	m.activity = newActivity(next) // what lies between the two is not known
 	m.mu.Unlock()
 	readers.Wait()
 	if err := old.Close(); err != nil {

@@ -1,9 +1,8 @@
 package fsm
 
 import (
+	"encoding/binary"
 	"fmt"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"pulse/fsm/state"
 	pb "pulse/proto/pulse/v1"
@@ -19,13 +18,14 @@ const (
 	scanMax = 20_000
 )
 
-// view is the state as of one index, for one query. The store is read through
-// a snapshot, so the indexes (under the machine's lock) and the rows agree.
+// view is the state as of one index, for one query. The machine's lock is held
+// for its life, so indexes and rows agree.
 type view struct {
-	s    *state.State
-	snap *pebble.Snapshot
-	ns   *state.Namespace
-	ans  *pb.Answer
+	s   *state.State
+	ns  *state.Namespace
+	ans *pb.Answer
+
+	activity *activity
 }
 
 // Query answers one read from what this node has applied.
@@ -33,7 +33,7 @@ func (m *Machine) Query(q *pb.Query) *pb.Answer {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	meta := m.state.Meta()
-	v := &view{s: m.state, ans: &pb.Answer{
+	v := &view{s: m.state, activity: m.activity, ans: &pb.Answer{
 		Index: meta.FenceBase + meta.AppliedIndex, ClockUs: meta.ClockUs, Term: meta.AppliedTerm,
 	}}
 	switch {
@@ -42,12 +42,7 @@ func (m *Machine) Query(q *pb.Query) *pb.Answer {
 	case q.Namespace != "":
 		v.ns = m.state.NamespaceByName(q.Namespace)
 	}
-	v.snap = m.state.DB().NewSnapshot()
-	err := v.answer(q)
-	if cerr := v.snap.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if err := v.answer(q); err != nil {
 		v.refuse(schema.Internal, "the state could not be read: %v", err)
 	}
 	return v.ans
@@ -71,6 +66,14 @@ func (v *view) answer(q *pb.Query) error {
 	case *pb.Query_GetQueue:
 		v.getQueue(b.GetQueue) // by id it needs no namespace
 		return nil
+	case *pb.Query_ReadTokens:
+		v.readTokens(b.ReadTokens)
+		return nil
+	case *pb.Query_ListTokens:
+		v.listTokens(b.ListTokens)
+		return nil
+	case *pb.Query_ListAudit:
+		return v.listAudit(b.ListAudit)
 	}
 	if v.ns == nil {
 		v.refuse(schema.NotFound, "no such namespace")
@@ -99,6 +102,16 @@ func (v *view) answer(q *pb.Query) error {
 		v.ans.Body = &pb.Answer_Key{Key: viewKey(b.GetKey.Key, v.s.Key(v.nsID(), b.GetKey.Key))}
 	case *pb.Query_ListKeys:
 		v.listKeys(b.ListKeys)
+	case *pb.Query_GetActivity:
+		v.getActivity(b.GetActivity)
+	case *pb.Query_GetSchedule:
+		return v.getSchedule(b.GetSchedule)
+	case *pb.Query_ListSchedules:
+		v.listSchedules(b.ListSchedules)
+	case *pb.Query_PreviewSchedule:
+		v.previewSchedule(b.PreviewSchedule)
+	case *pb.Query_PreviewBackfill:
+		return v.previewBackfill(b.PreviewBackfill)
 	default:
 		v.refuse(schema.UnknownCommand, "this version does not know the query")
 	}
@@ -117,7 +130,7 @@ func page(limit uint32) int {
 // task finds a row by id, or refuses.
 func (v *view) task(id []byte) (*pb.TaskRow, error) {
 	if len(id) == 16 {
-		t, err := state.ReadTask(v.snap, v.nsID(), ID(id))
+		t, err := state.ReadTask(v.s, v.nsID(), ID(id))
 		if err != nil || t != nil {
 			return t, err
 		}
@@ -139,11 +152,11 @@ func (v *view) getTask(b *pb.GetTask) error {
 func (v *view) full(t *pb.TaskRow) (*pb.TaskView, error) {
 	out := viewTask(v.s, t)
 	var err error
-	if out.Payload, err = state.ReadPayload(v.snap, ID(t.Id)); err != nil {
+	if out.Payload, err = state.ReadPayload(v.s, ID(t.Id)); err != nil {
 		return nil, err
 	}
 	if t.ResultBytes > 0 {
-		out.Result, err = state.ReadResult(v.snap, ID(t.Id))
+		out.Result, err = state.ReadResult(v.s, ID(t.Id))
 	}
 	return out, err
 }
@@ -169,7 +182,10 @@ func (f filter) match(s *state.State, t *pb.TaskRow) bool {
 	}
 	if (f.Handler != "" && t.Handler != f.Handler) ||
 		(f.BusinessKey != "" && t.BusinessKey != f.BusinessKey) ||
-		(f.ConcurrencyKey != "" && t.ConcurrencyKey != f.ConcurrencyKey) {
+		(f.ConcurrencyKey != "" && t.ConcurrencyKey != f.ConcurrencyKey) ||
+		(f.ErrorCode != "" && t.ErrorCode != f.ErrorCode) ||
+		(f.CreatedFromUs != 0 && t.CreatedAtUs < f.CreatedFromUs) ||
+		(f.CreatedUntilUs != 0 && t.CreatedAtUs >= f.CreatedUntilUs) {
 		return false
 	}
 	if f.WaitingReason != pb.WaitingReason_WAITING_REASON_UNSPECIFIED {
@@ -191,6 +207,14 @@ func (v *view) listTasks(b *pb.ListTasks) error {
 	if len(b.Before) == 16 {
 		before = ID(b.Before)
 	}
+	if b.CreatedUntilUs != 0 {
+		// Ids begin with the millisecond in which they were made.
+		var bound ID
+		binary.BigEndian.PutUint64(bound[:], uint64(b.CreatedUntilUs/1000+1)<<16)
+		if before == (ID{}) || string(bound[:]) < string(before[:]) {
+			before = bound
+		}
+	}
 	list := &taskPage{v: v, filter: f, limit: page(b.Limit), out: v.ans.GetTasks()}
 	var err error
 	switch {
@@ -200,7 +224,7 @@ func (v *view) listTasks(b *pb.ListTasks) error {
 		v.ns.ActiveIDs(before, func(id ID) bool { return list.add(v.s.ActiveTask(id)) })
 	case only(b.States, func(s pb.TaskState) bool { return s == pb.TaskState_TASK_STATE_NEEDS_REVIEW }):
 		v.ns.ReviewIDs(before, func(id ID) bool {
-			t, rerr := state.ReadTask(v.snap, v.nsID(), id)
+			t, rerr := state.ReadTask(v.s, v.nsID(), id)
 			if rerr != nil {
 				err = rerr
 				return false
@@ -213,7 +237,7 @@ func (v *view) listTasks(b *pb.ListTasks) error {
 			Live: !only(b.States, state.Terminal),
 			Done: !waiting && !only(b.States, func(s pb.TaskState) bool { return !state.Terminal(s) }),
 		}
-		err = state.ScanTasks(v.snap, v.nsID(), before, want, list.add)
+		err = state.ScanTasks(v.s, v.nsID(), before, want, list.add)
 	}
 	if err == nil {
 		err = list.err
@@ -244,6 +268,9 @@ type taskPage struct {
 }
 
 func (p *taskPage) add(t *pb.TaskRow) bool {
+	if from := p.filter.CreatedFromUs; from != 0 && t.CreatedAtUs < from {
+		return false // all that follow are older still
+	}
 	if p.seen++; p.seen > scanMax {
 		p.out.NextBefore = p.last
 		return false
@@ -271,14 +298,14 @@ func (p *taskPage) add(t *pb.TaskRow) bool {
 }
 
 func (p *taskPage) byBusinessKey(before ID) error {
-	id, ok, err := state.ReadBusiness(p.v.snap, p.v.nsID(), p.filter.BusinessKey)
+	id, ok, err := state.ReadBusiness(p.v.s, p.v.nsID(), p.filter.BusinessKey)
 	if err != nil || !ok {
 		return err
 	}
 	if before != (ID{}) && string(id[:]) >= string(before[:]) {
 		return nil
 	}
-	t, err := state.ReadTask(p.v.snap, p.v.nsID(), id)
+	t, err := state.ReadTask(p.v.s, p.v.nsID(), id)
 	if err == nil && t != nil {
 		p.add(t)
 	}
@@ -290,7 +317,7 @@ func (v *view) listAttempts(b *pb.ListAttempts) error {
 	if err != nil || t == nil {
 		return err
 	}
-	list, err := state.ReadAttempts(v.snap, ID(t.Id))
+	list, err := state.ReadAttempts(v.s, ID(t.Id))
 	v.ans.Body = &pb.Answer_Attempts{Attempts: &pb.AttemptList{Attempts: list}}
 	return err
 }
@@ -301,7 +328,7 @@ func (v *view) getAttempt(b *pb.GetAttempt) error {
 		return err
 	}
 	if len(b.AttemptId) == 16 {
-		a, err := state.ReadAttempt(v.snap, ID(t.Id), ID(b.AttemptId))
+		a, err := state.ReadAttempt(v.s, ID(t.Id), ID(b.AttemptId))
 		if err != nil {
 			return err
 		}
@@ -321,11 +348,11 @@ func (v *view) listTaskEvents(b *pb.ListTaskEvents) error {
 		v.refuse(schema.NotFound, "no such task")
 		return nil
 	}
-	t, err := state.ReadTask(v.snap, v.nsID(), ID(b.TaskId))
+	t, err := state.ReadTask(v.s, v.nsID(), ID(b.TaskId))
 	if err != nil {
 		return err
 	}
-	events, more, err := state.ReadHistory(v.snap, ID(b.TaskId), b.AfterVersion, page(b.Limit))
+	events, more, err := state.ReadHistory(v.s, ID(b.TaskId), t, b.AfterVersion, page(b.Limit))
 	if err != nil {
 		return err
 	}
@@ -365,7 +392,7 @@ func (v *view) readFeed(b *pb.ReadFeed) error {
 	v.ans.Body = &pb.Answer_Events{Events: list}
 	if b.Limit == 0 { // where is now?
 		var err error
-		list.NextIndex, list.NextPlace, err = state.FeedHead(v.snap, v.nsID())
+		list.NextIndex, list.NextPlace, err = state.FeedHead(v.s, v.nsID())
 		return err
 	}
 	floor := meta.FeedFloorIndex
@@ -373,7 +400,7 @@ func (v *view) readFeed(b *pb.ReadFeed) error {
 		v.refuse(schema.NotFound, "the position is too old: events after it have left the feed; list again and go on from now")
 		return nil
 	}
-	events, more, err := state.ReadFeed(v.snap, v.nsID(), index, place, page(b.Limit))
+	events, more, err := state.ReadFeed(v.s, v.nsID(), index, place, page(b.Limit))
 	if err != nil {
 		return err
 	}
@@ -420,13 +447,13 @@ func (v *view) getNamespace(b *pb.GetNamespace) {
 		v.refuse(schema.NotFound, "no namespace %q", b.Name)
 		return
 	}
-	v.ans.Body = &pb.Answer_Namespace{Namespace: n.Row}
+	v.ans.Body = &pb.Answer_Namespace{Namespace: viewNamespace(n)}
 }
 
 func (v *view) listNamespaces() {
 	list := &pb.NamespaceList{}
 	for _, n := range v.s.Namespaces() {
-		list.Namespaces = append(list.Namespaces, n.Row)
+		list.Namespaces = append(list.Namespaces, viewNamespace(n))
 	}
 	v.ans.Body = &pb.Answer_Namespaces{Namespaces: list}
 }
@@ -440,7 +467,28 @@ func (v *view) getWorker(b *pb.GetWorker) {
 		v.refuse(schema.NotFound, "no such worker")
 		return
 	}
-	v.ans.Body = &pb.Answer_Worker{Worker: viewWorker(v.s, i.Row)}
+	w := v.worker(i)
+	for _, id := range i.Attempts {
+		a := v.s.LiveAttempt(id).Row
+		lease := &pb.HeldLease{
+			TaskId: a.TaskId, AttemptId: a.Id, Epoch: a.Epoch, State: a.State,
+			LeasedAtUs: a.LeasedAtUs, StartedAtUs: a.StartedAtUs, LeaseUntilUs: a.LeaseUntilUs,
+		}
+		if t := v.s.ActiveTask(ID(a.TaskId)); t != nil {
+			lease.Handler = t.Handler
+		}
+		w.Leases = append(w.Leases, lease)
+	}
+	v.ans.Body = &pb.Answer_Worker{Worker: w}
+}
+
+// worker is a worker with when it was heard of.
+func (v *view) worker(i *state.Instance) *pb.WorkerView {
+	w := viewWorker(v.s, i.Row)
+	if i.Row.Connected {
+		w.HeardAtUs = v.activity.heard[i.Row.GatewayId][ID(i.Row.Id)]
+	}
+	return w
 }
 
 func (v *view) listWorkers(b *pb.ListWorkers) {
@@ -451,7 +499,7 @@ func (v *view) listWorkers(b *pb.ListWorkers) {
 	list := &pb.WorkerList{}
 	limit := page(b.Limit)
 	for _, i := range v.s.Instances(v.nsID(), after) {
-		w := viewWorker(v.s, i.Row)
+		w := v.worker(i)
 		if b.Queue != "" && w.Queue != b.Queue {
 			continue
 		}

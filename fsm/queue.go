@@ -76,6 +76,9 @@ func (r *run) deleteQueue(c *pb.DeleteQueue) *pb.Result {
 	if n := r.connected(q); n > 0 {
 		return refuse(schema.Conflict, "%d workers are connected to the queue", n)
 	}
+	if name := r.scheduleInto(c.Name); name != "" {
+		return refuse(schema.Conflict, "the schedule %q submits to the queue; delete it or give it another queue first", name)
+	}
 	n := state.CopyNamespace(r.ns.Row)
 	n.Queues--
 	r.tx.PutNamespace(n)
@@ -132,15 +135,28 @@ func queueResult(v *pb.QueueView) *pb.Result {
 
 func (r *run) putNamespace(c *pb.PutNamespace) *pb.Result {
 	if n := r.s.NamespaceByName(c.Name); n != nil {
-		return &pb.Result{Body: &pb.Result_Namespace{Namespace: n.Row}}
+		if c.Quota != nil && !proto.Equal(quotaOf(n.Row), c.Quota) {
+			row := state.CopyNamespace(n.Row)
+			row.Quota = c.Quota
+			r.commitNamespace(row, &pb.Fact{Kind: &pb.Fact_NamespaceUpdated{NamespaceUpdated: &pb.NamespaceUpdated{}}})
+		}
+		return &pb.Result{Body: &pb.Result_Namespace{Namespace: viewNamespace(n)}}
 	}
 	if len(r.s.Namespaces()) >= namespacesMax {
 		return refuse(schema.Conflict, "the cluster already has %d namespaces", namespacesMax)
 	}
 	id := r.newID()
-	row := &pb.NamespaceRow{Id: id[:], Name: c.Name, CreatedAtUs: r.now}
+	row := &pb.NamespaceRow{Id: id[:], Name: c.Name, CreatedAtUs: r.now, Quota: c.Quota}
 	r.commitNamespace(row, &pb.Fact{Kind: &pb.Fact_NamespaceCreated{NamespaceCreated: &pb.NamespaceCreated{}}})
-	return &pb.Result{Body: &pb.Result_Namespace{Namespace: row}}
+	return &pb.Result{Body: &pb.Result_Namespace{Namespace: viewNamespace(r.s.Namespace(id))}}
+}
+
+// quotaOf is a namespace's quota, which has no bounds if there is none.
+func quotaOf(n *pb.NamespaceRow) *pb.NamespaceQuota {
+	if n.Quota == nil {
+		return &pb.NamespaceQuota{}
+	}
+	return n.Quota
 }
 
 // deleteNamespace removes a namespace that holds no queue and no task any more.
@@ -153,8 +169,12 @@ func (r *run) deleteNamespace(c *pb.DeleteNamespace) *pb.Result {
 		return refuse(schema.Conflict, "the default namespace stays")
 	case n.Row.Queues > 0:
 		return refuse(schema.Conflict, "the namespace has %d queues; delete them first", n.Row.Queues)
+	case len(r.s.Schedules(ID(n.Row.Id), "")) > 0:
+		return refuse(schema.Conflict, "the namespace has schedules; delete them first")
 	case n.Row.IdempotencyKeys > BulkMax:
 		return refuse(schema.Conflict, "the namespace still remembers %d answers; they are forgotten after 24 hours", n.Row.IdempotencyKeys)
+	case r.tokensIn(c.Name) > 0:
+		return refuse(schema.Conflict, "%d tokens give rights in the namespace; revoke them first", r.tokensIn(c.Name))
 	case r.tx.HasTasks(ID(n.Row.Id)):
 		return refuse(schema.Conflict, "the namespace still keeps finished tasks; they leave it after their retention")
 	}

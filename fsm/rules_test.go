@@ -46,6 +46,113 @@ func TestElectionsExtendALeaseAtMostThreeTimes(t *testing.T) {
 	}
 }
 
+// Work that met nobody at the gateway goes back after the grace like that of any
+// lost session, but says why.
+func TestUndeliverableWorkSaysSoWhenItGoesBack(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	w := s.worker(1, 2).hello()
+	s.submit("a", nil).apply()
+	nobody := func() {
+		s.say("nobody there", &pb.Command{Namespace: DefaultName, Body: &pb.Command_CloseSession{
+			CloseSession: &pb.CloseSession{Session: w.ref(), Undeliverable: true},
+		}}).apply()
+	}
+	nobody()
+	s.wait(2_000)
+	if got := s.state("T1"); got != "WAITING" {
+		t.Fatalf("after the grace the task is %s", got)
+	}
+	a := s.m.Query(&pb.Query{Namespace: DefaultName, Body: &pb.Query_ListAttempts{ListAttempts: &pb.ListAttempts{TaskId: s.id("T1")}}})
+	if all := a.GetAttempts().GetAttempts(); len(all) != 1 || all[0].Attempt.EndCause != pb.EndCause_END_CAUSE_UNDELIVERABLE {
+		t.Fatalf("the attempts are %v", all)
+	}
+}
+
+// A session that work could not reach rests when it is there again, longer each
+// time until work reaches it. The word of its gateway is enough to bring it back:
+// an idle worker has no reason to send a frame.
+func TestASessionThatWorkCouldNotReachRests(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	w := s.worker(1, 2).hello()
+	s.submit("a", nil).apply()
+	miss := func(restMS int64) {
+		t.Helper()
+		s.say("nobody there", &pb.Command{Namespace: DefaultName, Body: &pb.Command_CloseSession{
+			CloseSession: &pb.CloseSession{Session: w.ref(), Undeliverable: true},
+		}}).apply()
+		s.wait(0)
+		began := s.now
+		for s.state("T1") != "WAITING" {
+			s.wait(1_000)
+		}
+		s.report(w)
+		for s.state("T1") != "LEASED" {
+			if s.now-began > 70_000_000 {
+				t.Fatal("it is never offered anything again")
+			}
+			s.wait(500)
+			s.report(w)
+		}
+		if got := (s.now - began) / 1_000; got < restMS || got > restMS+600 {
+			t.Errorf("it rested for %d ms, want %d", got, restMS)
+		}
+	}
+	miss(2_000) // the grace of what it held is longer than its first rest
+	miss(2_000)
+	miss(4_000)
+	miss(8_000)
+	w.start("T1")
+	w.finish("T1", pb.Outcome_OUTCOME_SUCCEEDED, nil)
+	s.submit("again", nil).apply()
+	if got := s.state("T2"); got != "LEASED" {
+		t.Errorf("once work has reached it the next is %s at once, want LEASED", got)
+	}
+}
+
+// What never ran has lost nothing, its place among those that wait included.
+func TestAReleasedTaskKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	silent := s.worker(1, 1).hello()
+	s.submit("first", nil).apply()
+	s.wait(1_000)
+	s.submit("second", nil).apply()
+	s.say("gone", &pb.Command{Namespace: DefaultName, Body: &pb.Command_CloseSession{CloseSession: &pb.CloseSession{Session: silent.ref()}}}).apply()
+	s.wait(2_000)
+	if got := s.state("T1") + " " + s.state("T2"); got != "WAITING WAITING" {
+		t.Fatalf("after the grace the tasks are %s", got)
+	}
+	s.worker(2, 1).hello()
+	if got := s.state("T1") + " " + s.state("T2"); got != "LEASED WAITING" {
+		t.Errorf("the tasks are %s, want LEASED WAITING", got)
+	}
+}
+
+// An answer is repeated with the bytes it had, so the task stays with it.
+func TestATaskOutlastsTheAnswersAboutIt(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	s.submit("a", nil).apply()
+	cancel := func(key string) *pb.Command {
+		return &pb.Command{
+			Namespace: DefaultName, IdempotencyKey: key, ContentHash: bytes.Repeat([]byte{7}, 32),
+			Body: &pb.Command_CancelTask{CancelTask: &pb.CancelTask{TaskId: s.id("T1")}},
+		}
+	}
+	first := s.say("cancel", cancel("k")).apply()[0].GetTask().GetTask()
+	retention := s.m.Query(&pb.Query{Namespace: DefaultName, Body: &pb.Query_GetQueue{GetQueue: &pb.GetQueue{Name: DefaultName}}}).
+		GetQueue().GetQueue().GetSettings().GetRetentionMs()
+	s.wait(retention - 1)
+	s.say("cancel again, long after", cancel("later")).apply()
+	s.wait(2)
+	again := s.say("the same once more", cancel("later")).apply()[0]
+	if v := again.GetTask().GetTask(); !again.Replayed || !bytes.Equal(v.GetPayload(), first.GetPayload()) || len(first.GetPayload()) == 0 {
+		t.Errorf("past its retention the answer is %v, at first %v", again, first)
+	}
+}
+
 func TestIdsRiseInLogOrderAndAreVersion7(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)

@@ -31,6 +31,11 @@ func (r *run) registerSession(c *pb.RegisterSession) *pb.Result {
 			return res
 		}
 	}
+	if i == nil || !i.Row.Connected {
+		if res := r.refuseWorker(); res != nil {
+			return res
+		}
+	}
 	r.registered[id] = struct{}{}
 	r.seenGateway(c.GatewayId, c.GatewayIncarnation)
 	row := r.renewedInstance(i, q, c)
@@ -97,7 +102,7 @@ func (r *run) renewedInstance(i *state.Instance, q *state.Queue, c *pb.RegisterS
 	row.SessionId, row.SessionEpoch = id[:], r.number
 	row.GatewayId, row.GatewayIncarnation, row.Peer = c.GatewayId, c.GatewayIncarnation, c.Peer
 	row.Connected, row.ConnectedAtUs = true, r.now
-	row.DisconnectedAtUs, row.EndedAtUs, row.GraceOver, row.Hold = 0, 0, false, false
+	row.DisconnectedAtUs, row.EndedAtUs, row.GraceOver, row.Hold, row.Undeliverable = 0, 0, false, false, false
 	row.RenewedOpening = r.opening()
 	return row
 }
@@ -186,20 +191,28 @@ func (r *run) setCapacity(c *pb.SetCapacity) *pb.Result {
 }
 
 // closeSession: the connection is gone. A session that was superseded meanwhile
-// has nothing to lose.
+// has nothing to lose. If work came for it and met nobody, what was not started
+// says so when it goes back, and the session rests once it is there again. It
+// is not held until a frame: the hello, or the gateway that lists it, has said
+// that it can be reached, and an idle worker has no reason to say more.
 func (r *run) closeSession(c *pb.CloseSession) *pb.Result {
 	if i, res := r.session(c.Session); res == nil && i.Row.Connected {
-		r.disconnect(i)
+		r.disconnect(i, c.Undeliverable)
+		if c.Undeliverable {
+			row := state.CopyInstance(i.Row)
+			r.rest(row)
+			r.tx.PutInstance(row)
+		}
 	}
 	return &pb.Result{}
 }
 
 // disconnect stops new work for a session. Unstarted attempts wait for a grace,
 // running ones keep their lease.
-func (r *run) disconnect(i *state.Instance) {
+func (r *run) disconnect(i *state.Instance, undeliverable bool) {
 	row := state.CopyInstance(i.Row)
 	row.Connected, row.DisconnectedAtUs, row.GraceOver = false, r.now, false
-	row.DisconnectedIndex = r.number
+	row.DisconnectedIndex, row.Undeliverable = r.number, undeliverable
 	row.RenewedOpening = r.opening()
 	r.tx.PutInstance(row)
 }
@@ -223,8 +236,8 @@ func (r *run) drainWorker(c *pb.DrainWorker) *pb.Result {
 	return &pb.Result{Body: &pb.Result_Worker{Worker: viewWorker(r.s, i.Row)}}
 }
 
-// heard notes a valid frame: a session whose offer lapsed may be offered work
-// again once its hold is over.
+// heard notes a valid frame: a session whose offer lapsed may be given as much as
+// it has room for again, once its rest is over.
 func (r *run) heard(i *state.Instance) {
 	if i.Row.Hold {
 		row := state.CopyInstance(i.Row)
@@ -242,20 +255,29 @@ func (r *run) delivered(i *state.Instance) {
 	}
 }
 
-// lapsed notes that an offer to a connected session ran out unstarted. Offers
-// that were made before a hold began and run out during it are no repetition:
-// only the first of them sets how long it takes.
-func (r *run) lapsed(i *state.Instance) {
-	if i.Row.Hold {
+// lapsed notes that an offer to a connected session ran out unstarted. It rests,
+// and is then tried with one offer at a time until it is heard of: an idle worker
+// that was only out of reach has no reason to say anything by itself. Offers that
+// were made before a rest began and run out later are no repetition: only the
+// first of them sets how long it takes.
+func (r *run) lapsed(i *state.Instance, a *pb.AttemptRow) {
+	if a.LeasedAtUs <= i.Row.HeldAtUs {
 		return
 	}
 	row := state.CopyInstance(i.Row)
 	row.Hold = true
+	r.rest(row)
+	r.tx.PutInstance(row)
+}
+
+// rest keeps new work from a session for a while, twice as long as the time
+// before unless work has reached it since. A rest that has begun is not made
+// longer.
+func (r *run) rest(row *pb.InstanceRow) {
 	if row.HoldUntilUs == 0 {
 		row.HoldMs = min(max(row.HoldMs*2, holdMinMs), holdMaxMs)
-		row.HoldUntilUs = r.now + row.HoldMs*1000
+		row.HeldAtUs, row.HoldUntilUs = r.now, r.now+row.HoldMs*1000
 	}
-	r.tx.PutInstance(row)
 }
 
 // seenGateway renews a gateway's row. Another incarnation is another process:
@@ -271,7 +293,7 @@ func (r *run) seenGateway(id string, incarnation []byte) {
 	} else {
 		for _, i := range r.s.SessionsOf(id) {
 			if !bytes.Equal(i.Row.GatewayIncarnation, incarnation) {
-				r.disconnect(i)
+				r.disconnect(i, false)
 			}
 		}
 	}
@@ -299,7 +321,7 @@ func (r *run) reportGateway(c *pb.ReportGateway) *pb.Result {
 	}
 	for _, i := range r.s.SessionsOf(c.GatewayId) {
 		if _, ok := listed[ID(i.Row.SessionId)]; !ok && i.Row.SessionEpoch <= c.AppliedIndex {
-			r.disconnect(i)
+			r.disconnect(i, false)
 		}
 	}
 	return &pb.Result{Body: &pb.Result_Gateway{Gateway: out}}
@@ -327,7 +349,7 @@ func (r *run) reported(c *pb.ReportGateway, e *pb.SessionEntry) schema.Code {
 	}
 	row := state.CopyInstance(i.Row)
 	row.GatewayId, row.GatewayIncarnation = c.GatewayId, c.Incarnation
-	row.Connected, row.DisconnectedAtUs, row.GraceOver = true, 0, false
+	row.Connected, row.DisconnectedAtUs, row.GraceOver, row.Undeliverable = true, 0, false, false
 	row.RenewedOpening = r.opening()
 	r.tx.PutInstance(row)
 	r.redeliver(i)
@@ -341,7 +363,7 @@ func (r *run) loseGateway(id string, incarnation []byte) {
 		return // a newer process has its place
 	}
 	for _, i := range r.s.SessionsOf(id) {
-		r.disconnect(i)
+		r.disconnect(i, false)
 	}
 	if g != nil {
 		r.tx.DeleteGateway(id)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"pulse/fsm/state"
 	pb "pulse/proto/pulse/v1"
 )
 
@@ -18,18 +19,20 @@ var update = flag.Bool("update", false, "rewrite the golden stories")
 // story drives one machine by commands and writes down what comes of them, as
 // a script a person can read. Ids are written as names in order of appearance.
 type story struct {
-	t       *testing.T
-	m       *Machine
-	index   uint64
-	term    uint64
-	now     int64 // microseconds
-	out     strings.Builder
-	names   map[string]string
-	counts  map[string]int
-	message byte
-	queue   []byte
-	pending []*pb.Command
-	labels  []string
+	t        *testing.T
+	m        *Machine
+	index    uint64
+	term     uint64
+	now      int64 // microseconds
+	out      strings.Builder
+	names    map[string]string
+	counts   map[string]int
+	message  byte
+	queue    []byte
+	pending  []*pb.Command
+	labels   []string
+	log      []goldenEntry // what was applied by apply
+	restored bool          // the log is not the whole history
 }
 
 const storyStart = 1_700_000_000_000_000
@@ -74,6 +77,7 @@ func (s *story) apply() []*pb.Result {
 		s.t.Fatal(err)
 	}
 	out := s.m.Apply(s.index, s.term, data)
+	s.log = append(s.log, goldenEntry{s.index, s.term, data})
 	for i, r := range out.Results {
 		fmt.Fprintf(&s.out, "%6d  %s => %s\n", (s.now-storyStart)/1000, s.labels[i], s.render(r))
 	}
@@ -171,6 +175,33 @@ func (s *story) golden() {
 	if got := s.out.String(); got != string(want) {
 		s.t.Errorf("the story changed; look at it and run with -update if it is better.\n--- got\n%s--- want\n%s", got, want)
 	}
+}
+
+// restore makes the state that of a new cluster, as a restore from a backup does.
+func (s *story) restore(change func(*state.Incarnation)) {
+	s.t.Helper()
+	dir := filepath.Join(s.t.TempDir(), "backup")
+	h, err := s.m.Checkpoint(dir)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	in := state.Incarnation{ClusterID: []byte("new"), FenceBase: h.FenceBase + 1<<41, Index: h.AppliedIndex + 1, Term: 1}
+	if change != nil {
+		change(&in)
+	}
+	if _, err := state.BeginIncarnation(dir, in); err != nil {
+		s.t.Fatal(err)
+	}
+	var stream bytes.Buffer
+	if _, err := state.WriteStream(dir, &stream); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.m.Restore(&stream, in.Index); err != nil {
+		s.t.Fatal(err)
+	}
+	fmt.Fprintf(&s.out, "%6d  the backup becomes a new cluster\n", (s.now-storyStart)/1000)
+	s.index, s.term, s.restored = in.Index, 1, true
+	s.open()
 }
 
 func (s *story) say(label string, c *pb.Command) *story {
@@ -382,6 +413,17 @@ var stories = map[string]func(*story){
 		s.wait(1)
 		w.start("T1").finish("T1", pb.Outcome_OUTCOME_SUCCEEDED, nil)
 	},
+	"a session that let offers lapse is tried with one, and its start brings the rest": func(s *story) {
+		w := s.worker(1, 4).hello()
+		s.submit("a", nil).submit("b", nil).submit("c", nil).apply()
+		for range 5 {
+			s.now += 2_000_000
+			s.report(w)
+		}
+		s.now += 1_000_000
+		s.report(w)
+		w.start("T1").start("T2").start("T3")
+	},
 	"the waiters of a key run one after another in their order": func(s *story) {
 		w := s.worker(1, 4).hello()
 		s.submit("a", key("k")).submit("b", key("k")).submit("c", func(c *pb.SubmitTask) { c.ConcurrencyKey = "k"; c.Priority = 9 }).apply()
@@ -409,12 +451,34 @@ var stories = map[string]func(*story){
 		w.hello()
 		w.finish("T1", pb.Outcome_OUTCOME_SUCCEEDED, nil)
 	},
+	"what a lost cluster handed out counts no more, and what it may have run is not run unseen": func(s *story) {
+		w := s.worker(1, 3).hello()
+		s.submit("running", nil).submit("running", func(c *pb.SubmitTask) { reconcileOnly(c); key("k")(c) })
+		s.submit("offered", reconcileOnly).submit("waiting", reconcileOnly).submit("waiting", nil).apply()
+		w.start("T1")
+		w.start("T2")
+		s.restore(nil)
+		w.hello()
+		w.renew("T1")
+		w.start("T3")
+		w.finish("T2", pb.Outcome_OUTCOME_SUCCEEDED, nil)
+		s.wait(31_000)
+		s.report(w)
+		s.wait(5_000)
+		s.submit("new", reconcileOnly).apply()
+	},
+	"an operator may vouch for what waits in a backup": func(s *story) {
+		s.submit("waiting", reconcileOnly).apply()
+		s.restore(func(in *state.Incarnation) { in.TrustWaiting = true })
+		s.worker(1, 3).hello()
+	},
 	"what an old office prepared has no effect": func(s *story) {
 		s.submit("a", nil)
 		s.term++
 		data, _ := EncodeEntry(&pb.Entry{Format: 1, Term: 1, TimeUs: s.now + 1, Commands: s.pending})
 		s.index++
 		out := s.m.Apply(s.index, s.term, data)
+		s.log = append(s.log, goldenEntry{s.index, s.term, data})
 		fmt.Fprintf(&s.out, "%s, clock +%d\n", out.Results[0].Code, s.m.Clock()-storyStart)
 	},
 	"deadlines end tasks that wait, and retention removes what is over": func(s *story) {

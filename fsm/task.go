@@ -31,13 +31,17 @@ func (r *run) submitTask(c *pb.SubmitTask) *pb.Result {
 		return refuse(schema.QueueFull, "queue %q already holds %d waiting tasks", c.Queue, q.Waiting)
 	}
 	t, res := r.newTask(c, q)
+	if res == nil {
+		res = refuseTask(r.ns, t.PayloadBytes)
+	}
 	if res != nil {
 		return res
 	}
-	r.insertTask(t, c.Payload, c.Source)
 	if c.BusinessKey != "" {
-		r.tx.PutBusiness(r.nsID(), c.BusinessKey, ID(t.Id))
+		t.SubmissionHash = r.cmd.ContentHash
 	}
+	r.remembered(t)
+	r.insertTask(t, c.Payload, c.Source, c.Trace)
 	return taskResult(r.viewTask(t, false))
 }
 
@@ -74,24 +78,25 @@ func (r *run) newTask(c *pb.SubmitTask, q *state.Queue) (*pb.TaskRow, *pb.Result
 	}
 	sum := sha256.Sum256(c.Payload)
 	t := &pb.TaskRow{
-		NamespaceId: r.ns.Row.Id, QueueId: q.Row.Id, State: pb.TaskState_TASK_STATE_WAITING,
+		NamespaceId: q.Row.NamespaceId, QueueId: q.Row.Id, State: pb.TaskState_TASK_STATE_WAITING,
 		Handler: c.Handler, HandlerVersion: c.HandlerVersion, PayloadVersion: c.PayloadVersion,
 		PayloadDigest: sum[:], PayloadBytes: uint32(len(c.Payload)),
 		BusinessKey: c.BusinessKey, ConcurrencyKey: c.ConcurrencyKey, Priority: c.Priority,
 		AvailableAtUs: available, StartDeadlineAtUs: c.StartDeadlineAtUs, DeadlineAtUs: deadline,
 		RecoverySafety: c.RecoverySafety, Retry: retryPolicy(c, set.DefaultRetry),
-		CreatedAtUs: r.now, CreatedCommandId: r.cmd.Id,
+		CreatedAtUs: r.now, CreatedCommandId: r.cause.commandID,
 	}
 	if t.RecoverySafety == pb.RecoverySafety_RECOVERY_SAFETY_UNSPECIFIED {
 		t.RecoverySafety = pb.RecoverySafety_RECOVERY_SAFETY_IDEMPOTENT
 	}
-	if c.BusinessKey != "" {
-		t.SubmissionHash = r.cmd.ContentHash
-	}
+	return t, nil
+}
+
+// remembered keeps a task that the command makes as long as its answer is.
+func (r *run) remembered(t *pb.TaskRow) {
 	if r.cmd.IdempotencyKey != "" {
 		t.RememberedUntilUs = r.now + idempotencyKeptUs
 	}
-	return t, nil
 }
 
 func violation(path, message string) *pb.Result {
@@ -119,7 +124,7 @@ func retryPolicy(c *pb.SubmitTask, d *pb.RetryPolicy) *pb.RetryPolicy {
 }
 
 // insertTask gives a new task its id and puts it.
-func (r *run) insertTask(t *pb.TaskRow, payload []byte, source string) {
+func (r *run) insertTask(t *pb.TaskRow, payload []byte, source string, trace *pb.TraceContext) {
 	id := r.newID()
 	t.Id = id[:]
 	facts := []*pb.Fact{factSubmitted(source)}
@@ -132,7 +137,14 @@ func (r *run) insertTask(t *pb.TaskRow, payload []byte, source string) {
 	}
 	facts = append(facts, factScheduleSet("deadline", t.DeadlineAtUs))
 	r.tx.PutPayload(id, payload)
+	if trace != nil {
+		t.Traced = true
+		r.tx.PutTrace(id, trace)
+	}
 	r.commitTask(nil, t, facts...)
+	if t.BusinessKey != "" {
+		r.tx.PutBusiness(ID(t.NamespaceId), t.BusinessKey, id)
+	}
 }
 
 // findTask looks a task up for a command that changes it.
@@ -174,6 +186,26 @@ func (r *run) cancelTask(c *pb.CancelTask) *pb.Result {
 		return refuse(schema.Conflict, "the task is over: it is %s", StateName(t.State))
 	}
 	return taskResult(r.viewTask(t, true))
+}
+
+// runTask makes a task ready that waits for a time of its own. One that waits for
+// anything else is left as it is: nobody can hurry a worker.
+func (r *run) runTask(c *pb.RunTask) *pb.Result {
+	t, res := r.findTask(c.TaskId, c.ExpectedRevision)
+	switch {
+	case res != nil:
+		return res
+	case t.State != pb.TaskState_TASK_STATE_WAITING:
+		return refuse(schema.Conflict, "the task does not wait: it is %s", StateName(t.State))
+	case t.Park == pb.Park_PARK_UNSPECIFIED:
+		return taskResult(r.viewTask(t, true))
+	}
+	next := state.CopyTask(t)
+	next.AvailableAtUs, next.Park = r.now, pb.Park_PARK_UNSPECIFIED
+	r.commitTask(t, next, &pb.Fact{Kind: &pb.Fact_MadeAvailable{
+		MadeAvailable: &pb.MadeAvailable{WasUntilUs: t.AvailableAtUs, Note: c.Note},
+	}})
+	return taskResult(r.viewTask(next, true))
 }
 
 // cancelOffer ends a task whose attempt has not started; its session is told.
@@ -237,6 +269,9 @@ func (r *run) retryTask(c *pb.RetryTask) *pb.Result {
 	if q.Waiting >= q.Row.Settings.MaxWaiting {
 		return refuse(schema.QueueFull, "queue %q already holds %d waiting tasks", q.Row.Name, q.Waiting)
 	}
+	if res := refuseTask(r.ns, t.PayloadBytes); res != nil {
+		return res
+	}
 	next := &pb.TaskRow{
 		NamespaceId: t.NamespaceId, QueueId: t.QueueId, State: pb.TaskState_TASK_STATE_WAITING,
 		Handler: t.Handler, HandlerVersion: t.HandlerVersion, PayloadVersion: t.PayloadVersion,
@@ -245,14 +280,17 @@ func (r *run) retryTask(c *pb.RetryTask) *pb.Result {
 		DeadlineAtUs:   r.now + t.DeadlineAtUs - t.CreatedAtUs,
 		RecoverySafety: t.RecoverySafety, Retry: t.Retry, EffectUncertain: t.EffectUncertain,
 		RetryOf: t.Id, CreatedAtUs: r.now, CreatedCommandId: r.cmd.Id,
+		ScheduleId: t.ScheduleId, NominalAtUs: t.NominalAtUs,
 	}
 	if t.StartDeadlineAtUs != 0 {
 		next.StartDeadlineAtUs = r.now + t.StartDeadlineAtUs - t.CreatedAtUs
 	}
-	if r.cmd.IdempotencyKey != "" {
-		next.RememberedUntilUs = r.now + idempotencyKeptUs
+	r.remembered(next)
+	var trace *pb.TraceContext
+	if t.Traced {
+		trace = r.tx.Trace(ID(t.Id))
 	}
-	r.insertTask(next, r.tx.Payload(ID(t.Id)), "retry")
+	r.insertTask(next, r.tx.Payload(ID(t.Id)), "retry", trace)
 	return taskResult(r.viewTask(next, true))
 }
 
@@ -366,6 +404,7 @@ func (r *run) endTask(t *pb.TaskRow, to pb.TaskState, code string, facts ...*pb.
 // finishTask puts a task into a state in which nothing more happens by itself.
 // next is a copy of t with whatever else changes.
 func (r *run) finishTask(t, next *pb.TaskRow, to pb.TaskState, code string, facts ...*pb.Fact) *pb.TaskRow {
+	r.doubt(t, next)
 	next.State = to
 	next.ErrorCode = code
 	next.Park = pb.Park_PARK_UNSPECIFIED
@@ -381,7 +420,7 @@ func (r *run) finishTask(t, next *pb.TaskRow, to pb.TaskState, code string, fact
 // failOrReview ends a task that is known not to have succeeded by its last
 // attempt: FAILED, unless an earlier attempt's effect is not known.
 func (r *run) failOrReview(t, next *pb.TaskRow, code string, cause pb.EndCause, keyHeld bool, facts ...*pb.Fact) *pb.TaskRow {
-	if next.EffectUncertain {
+	if r.doubt(t, next); next.EffectUncertain {
 		return r.needsReview(t, next, code, cause, keyHeld, facts...)
 	}
 	return r.finishTask(t, next, pb.TaskState_TASK_STATE_FAILED, code, append(facts, factFailed(code))...)
@@ -426,7 +465,7 @@ func (r *run) park(t, next *pb.TaskRow, at int64, facts ...*pb.Fact) *pb.TaskRow
 	next.AttemptId = nil
 	next.AvailableAtUs, next.Park = at, pb.Park_PARK_BACKOFF
 	if at <= r.now {
-		next.AvailableAtUs, next.Park = r.now, pb.Park_PARK_UNSPECIFIED
+		next.Park = pb.Park_PARK_UNSPECIFIED
 	}
 	r.commitTask(t, next, facts...)
 	return next

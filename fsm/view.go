@@ -28,6 +28,11 @@ func viewTask(s *state.State, t *pb.TaskRow) *pb.TaskView {
 		return v
 	}
 	v.Queue = q.Row.Name
+	if len(t.ScheduleId) == 16 {
+		if c := s.Schedule(ID(t.ScheduleId)); c != nil {
+			v.Schedule = c.Row.Name
+		}
+	}
 	if t.State == pb.TaskState_TASK_STATE_WAITING {
 		v.Waiting = s.Waiting(t)
 	}
@@ -49,6 +54,21 @@ func viewQueue(s *state.State, q *state.Queue) *pb.QueueView {
 		Deleted: q.Row.DeletedAtUs != 0,
 	}
 	if n := s.Namespace(ID(q.Row.NamespaceId)); n != nil {
+		v.Namespace = n.Row.Name
+	}
+	return v
+}
+
+// viewNamespace adds what the namespace holds now.
+func viewNamespace(n *state.Namespace) *pb.NamespaceRow {
+	v := state.CopyNamespace(n.Row)
+	v.Usage = n.Use()
+	return v
+}
+
+func viewSchedule(s *state.State, c *pb.ScheduleRow) *pb.ScheduleView {
+	v := &pb.ScheduleView{Schedule: c, Open: s.OpenRuns(ID(c.Id))}
+	if n := s.Namespace(ID(c.NamespaceId)); n != nil {
 		v.Namespace = n.Row.Name
 	}
 	return v
@@ -96,6 +116,7 @@ func stats(s *state.State) *pb.Stats {
 	out := &pb.Stats{
 		AppliedIndex: m.AppliedIndex, FenceBase: m.FenceBase, ClockUs: m.ClockUs, ClusterId: m.ClusterId,
 		StateHash: m.StateHash, Gateways: s.Gateways(), KeysHeld: s.KeysHeld(), TimersNear: uint64(s.NearTimers()),
+		FormatLevel: m.FormatLevel,
 	}
 	if n := len(m.Openings); n > 0 {
 		out.Openings = m.Openings[n-1].Count

@@ -34,12 +34,12 @@ type Config struct {
 	Console http.Handler
 
 	// Auth finds out who asks. The surfaces ask it; the server only wants to
-	// know whether it demands a token.
+	// know whether it demands a credential.
 	Auth Authenticator
 	// TLS serves HTTPS; nil is plain HTTP.
 	TLS *tls.Config
 	// Hosts are names, beside localhost and loopback addresses, under which
-	// a node without tokens may be reached. A name that its owner points at
+	// a node that demands no credential may be reached. A name that its owner points at
 	// 127.0.0.1 would otherwise let any page on the web speak to it.
 	Hosts []string
 	// Origins are those of pages that may call, beside the server's own,
@@ -67,7 +67,7 @@ func (c Config) complete() (Config, error) {
 	case c.API == nil:
 		return c, errors.New("gateway: API is missing: give an httpapi.Handler")
 	case c.Auth == nil:
-		return c, errors.New("gateway: Auth is missing: give gateway.Loopback or one that demands a token")
+		return c, errors.New("gateway: Auth is missing: give gateway.Loopback or one that demands a credential")
 	case c.Logger == nil:
 		return c, errors.New("gateway: Logger is missing: give one, slog.DiscardHandler for silence")
 	}

@@ -7,7 +7,7 @@
 //	                                         ├─ /console, if there is one
 //	                                         └─ everything else: httpapi
 //
-// Promises. Without an Authenticator that demands a token nothing but a loopback
+// Promises. Without an Authenticator that demands a credential nothing but a loopback
 // address is served. Abort closes every connection at once, those that were
 // taken over by WebSocket too, so that a node that must not answer any more does
 // not. Shutdown ends streams first, then waits for what is being answered.

@@ -33,10 +33,10 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.next.ServeHTTP(w, r)
 }
 
-// hostAllowed holds a node without tokens to names that cannot be pointed at it
+// hostAllowed holds a node that asks for no credential to names that cannot be pointed at it
 // by others. HTTP/1.0 may leave the name out; no browser speaks it.
 func (g *guard) hostAllowed(hostport string) bool {
-	if g.auth.DemandsToken() || hostport == "" {
+	if g.auth.DemandsCredential() || hostport == "" {
 		return true
 	}
 	host := hostport

@@ -56,7 +56,7 @@ type demanding struct{}
 func (demanding) Authenticate(*http.Request) (session.Identity, *schema.Error) {
 	return session.Identity{}, schema.Errorf(schema.Unauthenticated, "a token is needed")
 }
-func (demanding) DemandsToken() bool { return true }
+func (demanding) DemandsCredential() bool { return true }
 
 func named(name string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, name+" "+r.URL.EscapedPath()) })

@@ -5,13 +5,18 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/tls"
 	"encoding/base64"
 	"fmt"
+	"net"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"pulse/schema/access"
 )
 
 // tokenHeader carries proof that the caller knows the cluster secret. It stands
@@ -55,16 +60,48 @@ func (t Token) check(ctx context.Context) error {
 	return nil
 }
 
-func (t Token) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	if err := t.check(ctx); err != nil {
+// admit refuses a method that is not for nodes, and a caller that is none.
+func (t Token) admit(ctx context.Context, method string) error {
+	if access.RPC[method].Permission != access.Node {
+		return status.Error(codes.PermissionDenied, "nobody may call this method")
+	}
+	return t.check(ctx)
+}
+
+func (t Token) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if err := t.admit(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
 	return next(ctx, req)
 }
 
-func (t Token) stream(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	if err := t.check(s.Context()); err != nil {
+func (t Token) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	if err := t.admit(s.Context(), info.FullMethod); err != nil {
 		return err
 	}
 	return next(srv, s)
+}
+
+// shaken are the credentials of connections that have shaken hands before the
+// server gets them, so that one listener bounds and logs the handshakes of every
+// port alike. Handlers find who called in their peer's AuthInfo.
+type shaken struct {
+	credentials.TransportCredentials // for plain connections
+}
+
+// ServerHandshake finds the handshake done.
+func (s shaken) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	t, ok := conn.(interface{ ConnectionState() tls.ConnectionState })
+	if !ok {
+		return s.TransportCredentials.ServerHandshake(conn)
+	}
+	return conn, credentials.TLSInfo{
+		State:          t.ConnectionState(),
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+	}, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (s shaken) Clone() credentials.TransportCredentials {
+	return shaken{s.TransportCredentials.Clone()}
 }

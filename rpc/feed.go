@@ -21,17 +21,24 @@ type Feed struct {
 	topics map[string]*topic // by task id; "" is everything
 	dirty  []*topic          // marked since Run last looked, each once
 	work   chan struct{}     // capacity 1: dirty is not empty
+
+	// changed are topics that came or went since the Watch that feeds this feed
+	// took them; nil on a feed that apply publishes to. Guarded by mu.
+	changed map[string]struct{}
+	tell    chan struct{} // capacity 1: changed is not empty
 }
 
 // topic is what some watchers share. All fields are guarded by Feed.mu.
 type topic struct {
+	id       string
 	watchers map[chan struct{}]struct{}
+	groups   map[*Group]struct{}
 	dirty    bool // is in Feed.dirty
 }
 
 // NewFeed returns a feed that wakes nobody before Run is called.
 func NewFeed() *Feed {
-	return &Feed{topics: make(map[string]*topic), work: make(chan struct{}, 1)}
+	return &Feed{topics: make(map[string]*topic), work: make(chan struct{}, 1), tell: make(chan struct{}, 1)}
 }
 
 // everything is the topic of those who watch all tasks.
@@ -78,14 +85,9 @@ func (f *Feed) AppliedIndex() uint64 { return f.applied.Load() }
 // first, then read. Wake-ups coalesce, and one may come for a change the caller
 // has read already. cancel releases the subscription and may be called twice.
 func (f *Feed) Subscribe(taskID []byte) (wake <-chan struct{}, cancel func()) {
-	id := string(taskID)
 	ch := make(chan struct{}, 1)
 	f.mu.Lock()
-	t := f.topics[id]
-	if t == nil {
-		t = &topic{watchers: make(map[chan struct{}]struct{})}
-		f.topics[id] = t
-	}
+	t := f.topic(string(taskID))
 	t.watchers[ch] = struct{}{}
 	f.mu.Unlock()
 
@@ -93,9 +95,26 @@ func (f *Feed) Subscribe(taskID []byte) (wake <-chan struct{}, cancel func()) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(t.watchers, ch)
-		if len(t.watchers) == 0 && f.topics[id] == t {
-			delete(f.topics, id)
-		}
+		f.release(t)
+	}
+}
+
+// topic finds a topic or makes it. f.mu is held.
+func (f *Feed) topic(id string) *topic {
+	t := f.topics[id]
+	if t == nil {
+		t = &topic{id: id, watchers: make(map[chan struct{}]struct{}), groups: make(map[*Group]struct{})}
+		f.topics[id] = t
+		f.note(id)
+	}
+	return t
+}
+
+// release drops a topic that nobody watches any more. f.mu is held.
+func (f *Feed) release(t *topic) {
+	if len(t.watchers) == 0 && len(t.groups) == 0 && f.topics[t.id] == t {
+		delete(f.topics, t.id)
+		f.note(t.id)
 	}
 }
 
@@ -137,6 +156,10 @@ func (f *Feed) take() []chan struct{} {
 		t.dirty = false
 		for ch := range t.watchers {
 			wake = append(wake, ch)
+		}
+		for g := range t.groups {
+			g.dirty[t.id] = struct{}{}
+			wake = append(wake, g.wake)
 		}
 	}
 	f.dirty = f.dirty[:0]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -35,6 +36,10 @@ type standIn struct {
 	id      string
 	leads   func() string
 	propose func(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, error)
+	feed    *Feed      // nil: no replica
+	unready bool       // it follows no leader that can serve
+	answer  *pb.Answer // of every query, if set
+	backup  []byte     // nil: it fails
 	mu      sync.Mutex
 	got     []*pb.Delivery
 	reads   []uint64
@@ -49,6 +54,9 @@ func (n *standIn) Propose(ctx context.Context, cmds []*pb.Command) ([]*pb.Result
 func (n *standIn) Query(_ context.Context, q *pb.Query) (*pb.Answer, error) {
 	if q.Consistency != pb.Consistency_CONSISTENCY_STALE && n.leads() != n.id {
 		return nil, schema.Errorf(schema.NotLeader, "%s leads", n.leads())
+	}
+	if n.answer != nil {
+		return n.answer, nil
 	}
 	return &pb.Answer{Message: n.id}, nil
 }
@@ -66,7 +74,16 @@ func (n *standIn) ReadAt(_ context.Context, index uint64, _ *pb.Query) (*pb.Answ
 }
 func (n *standIn) LeaderID() string { return n.leads() }
 func (n *standIn) Describe(hash uint64) *pb.DescribeResponse {
-	return &pb.DescribeResponse{NodeId: n.id, StateHash: []byte(fmt.Sprint(hash))}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return &pb.DescribeResponse{NodeId: n.id, StateHash: []byte(fmt.Sprint(hash)), LeaderId: n.leads(), Ready: !n.unready, Term: 3}
+}
+func (n *standIn) Backup(_ context.Context, w io.Writer) error {
+	if n.backup == nil {
+		return schema.Errorf(schema.Unavailable, "no room for a snapshot")
+	}
+	_, err := w.Write(n.backup)
+	return err
 }
 func (n *standIn) Remove(context.Context, string, bool) error {
 	return schema.Errorf(schema.Conflict, "fewer than three would be left")
@@ -91,7 +108,7 @@ func token(t *testing.T, secret string) Token {
 func (m *members) serve(t *testing.T, n *standIn) (stop func()) {
 	t.Helper()
 	s, err := NewServer(ServerConfig{
-		Local: n, Inbox: n, Feed: NewFeed(), Token: token(t, "secret"), Logger: slog.New(slog.DiscardHandler),
+		Local: n, Inbox: n, Feed: n.feed, Token: token(t, "secret"), Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -180,13 +197,7 @@ func TestAGatewayWithoutAReplicaFindsTheLeaderByHints(t *testing.T) {
 	for _, id := range []string{"a", "b", "c"} {
 		m.serve(t, &standIn{id: id, leads: leads, propose: answered})
 	}
-	r, err := NewRouter(Config{
-		Self: "g", Peers: peers(t, m, "secret"), Feed: NewFeed(),
-		Voters: func() []string { return []string{"a", "b", "c"} },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, _ := gateway(t, m, "a", "b", "c")
 	for _, next := range []string{"a", "b", "c", "a"} {
 		mu.Lock()
 		leader = next

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ const (
 	// that gather while one is sent travel in the next.
 	callsPerMessage = 512
 	bytesPerMessage = 512 << 10
+	// answerBytesMax bounds a reply that comes in parts.
+	answerBytesMax = 512 << 20
 	// callsWaiting bounds what waits for a stream; beyond it calls are refused.
 	callsWaiting = 16384
 )
@@ -42,8 +45,10 @@ type link struct {
 // pending is a call on its way.
 type pending struct {
 	call  *pb.ForwardCall
+	begun time.Time
 	until time.Time
 	reply chan *pb.ForwardReply // capacity 1; nil: the link broke
+	parts []byte                // of a reply; the receiver's own
 	sent  bool                  // guarded by link.mu: may have been handed over
 	gone  bool                  // guarded by link.mu: its caller has left
 }
@@ -78,6 +83,7 @@ func (l *link) send() {
 		case <-l.done:
 			return
 		case <-l.wake:
+			runtime.Gosched() // whoever is about to call gets to; nobody is waited for
 		}
 		for {
 			batch := l.take()
@@ -119,11 +125,43 @@ func (l *link) take() []*pb.ForwardCall {
 func (l *link) resolve(r *pb.ForwardReply) {
 	l.mu.Lock()
 	p := l.pending[r.Call]
+	l.mu.Unlock()
+	if p == nil {
+		return // its caller has left
+	}
+	if b, ok := r.Body.(*pb.ForwardReply_Part); ok {
+		if r = p.add(b.Part); r == nil {
+			return // more is to come
+		}
+	}
+	l.mu.Lock()
+	_, waits := l.pending[r.Call]
 	delete(l.pending, r.Call)
 	l.mu.Unlock()
-	if p != nil {
+	if waits {
 		p.reply <- r
 	}
+}
+
+// add takes a part and returns the reply when it was the last one.
+func (p *pending) add(part *pb.ReplyPart) *pb.ForwardReply {
+	whole := &pb.ForwardReply{Call: p.call.Call}
+	if len(p.parts)+len(part.Data) > answerBytesMax {
+		whole.Body = &pb.ForwardReply_Failure{Failure: &pb.Failure{
+			Code: string(schema.TooLarge), Message: "the answer is too large to be passed on; ask for less at a time",
+		}}
+		return whole
+	}
+	p.parts = append(p.parts, part.Data...)
+	if !part.Last {
+		return nil
+	}
+	if err := proto.Unmarshal(p.parts, whole); err != nil {
+		whole.Body = nil // it cannot be understood
+	}
+	whole.Call = p.call.Call
+	p.parts = nil
+	return whole
 }
 
 // fail ends the link and every call on it.
@@ -144,11 +182,29 @@ func (l *link) fail() {
 	}
 }
 
+// abandon ends the calls that began before a moment, as if their answers were
+// lost. Late answers find nobody.
+func (l *link) abandon(before time.Time) {
+	l.mu.Lock()
+	var old []*pending
+	for id, p := range l.pending {
+		if p.begun.Before(before) {
+			old = append(old, p)
+			p.gone = true // not to be sent any more, if it was not
+			delete(l.pending, id)
+		}
+	}
+	l.mu.Unlock()
+	for _, p := range old {
+		p.reply <- nil
+	}
+}
+
 // do makes one call. Without a reply the error says whether it may have been
 // handed over: errLost if so, else a *schema.Error that promises nothing
 // happened.
 func (l *link) do(ctx context.Context, call *pb.ForwardCall) (*pb.ForwardReply, error) {
-	p := &pending{call: call, reply: make(chan *pb.ForwardReply, 1)}
+	p := &pending{call: call, begun: time.Now(), reply: make(chan *pb.ForwardReply, 1)}
 	p.until, _ = ctx.Deadline()
 	l.mu.Lock()
 	if l.dead || len(l.queue) >= callsWaiting {

@@ -60,9 +60,17 @@ func (m *Mailbox) Carry(ctx context.Context, gatewayID string, batch []*pb.Deliv
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := m.send(ctx, gatewayID, s, batch)
-	if err != nil && s.stream != nil {
-		s.cancel()
-		s.stream = nil
+	if err != nil {
+		if s.stream != nil {
+			s.cancel()
+			s.stream = nil
+		}
+		// The gateway may be gone for good, and others come under new names.
+		m.mu.Lock()
+		if m.streams[gatewayID] == s {
+			delete(m.streams, gatewayID)
+		}
+		m.mu.Unlock()
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -33,7 +34,8 @@ const (
 
 // Directory knows where nodes listen for each other.
 type Directory interface {
-	// RPCAddress is host:port of a live node.
+	// RPCAddress is host:port of a live node, or of a voter where it was last
+	// seen.
 	RPCAddress(nodeID string) (addr string, ok bool)
 }
 
@@ -43,7 +45,7 @@ type PeersConfig struct {
 	Token     Token
 	// TLS makes the client side for a connection to exactly that node; nil
 	// means plain text, which is for loopback.
-	TLS    func(nodeID string) *tls.Config
+	TLS    func(nodeID string) (*tls.Config, error)
 	Logger *slog.Logger
 }
 
@@ -61,10 +63,26 @@ type Peers struct {
 
 // peer is the connection to one node.
 type peer struct {
-	mu   sync.Mutex // guards what is below; held while dialling
-	addr string
-	conn *grpc.ClientConn
-	link *link
+	lost  bool       // unknown at the last Prune; guarded by Peers.mu
+	mu    sync.Mutex // guards what is below
+	addr  string
+	conn  *grpc.ClientConn
+	lanes [lanes]lane
+}
+
+// Calls that change something and large reads have a stream each, so that a
+// long list does not hold up a renewal.
+const (
+	laneCommands = iota
+	laneReads
+	lanes
+)
+
+// lane is a forward stream and the right to open it: whoever waits for another
+// to open it waits no longer than it has time.
+type lane struct {
+	opening chan struct{} // capacity 1
+	link    *link         // guarded by opening
 }
 
 // NewPeers makes an empty set.
@@ -94,12 +112,81 @@ func (p *Peers) Close() error {
 	return errors.Join(errs...)
 }
 
+// movedGrace is how long a node that was deposed has to answer what it was asked
+// as the leader. One that is well does so at once.
+const movedGrace = time.Second
+
+// LeaderMoved says that a node does not lead any more. It may be paused, or cut
+// off in a way that only a keepalive would notice; whoever still waits for it
+// after a moment learns that the answer is lost, instead of waiting to the end of
+// its time. The caller knows of another leader, so the next try finds it.
+func (p *Peers) LeaderMoved(from string) {
+	if from == "" {
+		return
+	}
+	moved := time.Now()
+	time.AfterFunc(movedGrace, func() { p.abandon(from, moved) })
+}
+
+// abandon gives up what a node was asked before a moment and has not answered.
+func (p *Peers) abandon(id string, before time.Time) {
+	p.mu.Lock()
+	n := p.nodes[id]
+	p.mu.Unlock()
+	if n == nil {
+		return
+	}
+	for i := range n.lanes {
+		lane := &n.lanes[i]
+		select {
+		case lane.opening <- struct{}{}:
+		default:
+			continue // it is being opened: nothing is on it
+		}
+		l := lane.link
+		<-lane.opening
+		if l != nil {
+			l.abandon(before)
+		}
+	}
+}
+
+// Prune closes the connections to nodes that the directory has not known since
+// the call before. It is called now and then, so that gateways that come and go
+// under ever new names leave nothing behind.
+func (p *Peers) Prune() error {
+	p.mu.Lock()
+	var gone []*peer
+	for id, n := range p.nodes {
+		_, known := p.cfg.Directory.RPCAddress(id)
+		if !known && n.lost {
+			gone = append(gone, n)
+			delete(p.nodes, id)
+		}
+		n.lost = !known
+	}
+	p.mu.Unlock()
+	var errs []error
+	for _, n := range gone {
+		n.mu.Lock()
+		if n.conn != nil {
+			errs = append(errs, n.conn.Close())
+			n.conn = nil
+		}
+		n.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
 func (p *Peers) peer(id string) *peer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.nodes[id]
 	if n == nil {
 		n = &peer{}
+		for i := range n.lanes {
+			n.lanes[i].opening = make(chan struct{}, 1)
+		}
 		p.nodes[id] = n
 	}
 	return n
@@ -119,7 +206,11 @@ func (p *Peers) conn(id string) (*peer, *grpc.ClientConn, error) {
 	}
 	creds := insecure.NewCredentials()
 	if p.cfg.TLS != nil {
-		creds = credentials.NewTLS(p.cfg.TLS(id))
+		config, err := p.cfg.TLS(id)
+		if err != nil {
+			return nil, nil, schema.Errorf(schema.NotLeader, "node %s cannot be called: %v", id, err)
+		}
+		creds = credentials.NewTLS(config)
 	}
 	conn, err := grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(creds),
@@ -141,19 +232,24 @@ func (p *Peers) conn(id string) (*peer, *grpc.ClientConn, error) {
 	return n, conn, nil
 }
 
-// linkTo is the forward stream to a node, opened if there is none that works.
-func (p *Peers) linkTo(ctx context.Context, id string) (*link, error) {
+// linkTo is a forward stream to a node, opened if there is none that works.
+func (p *Peers) linkTo(ctx context.Context, id string, which int) (*link, error) {
 	n, conn, err := p.conn(id)
 	if err != nil {
 		return nil, err
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.link != nil {
+	lane := &n.lanes[which]
+	select {
+	case lane.opening <- struct{}{}:
+		defer func() { <-lane.opening }()
+	case <-ctx.Done():
+		return nil, schema.Errorf(schema.DeadlineExpired, "node %s could not be reached in time", id)
+	}
+	if lane.link != nil {
 		select {
-		case <-n.link.done:
+		case <-lane.link.done:
 		default:
-			return n.link, nil
+			return lane.link, nil
 		}
 	}
 	if err := p.ctx.Err(); err != nil {
@@ -173,7 +269,7 @@ func (p *Peers) linkTo(ctx context.Context, id string) (*link, error) {
 	}
 	l := newLink(stream, cancel)
 	p.links.Go(l.run)
-	n.link = l
+	lane.link = l
 	return l, nil
 }
 
@@ -187,8 +283,8 @@ type Remote struct {
 func (p *Peers) To(id string) Remote { return Remote{p, id} }
 
 // call makes one forwarded call.
-func (r Remote) call(ctx context.Context, call *pb.ForwardCall) (*pb.ForwardReply, error) {
-	l, err := r.peers.linkTo(ctx, r.id)
+func (r Remote) call(ctx context.Context, lane int, call *pb.ForwardCall) (*pb.ForwardReply, error) {
+	l, err := r.peers.linkTo(ctx, r.id, lane)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +294,7 @@ func (r Remote) call(ctx context.Context, call *pb.ForwardCall) (*pb.ForwardRepl
 // Propose forwards commands. Errors are *schema.Error as those of the leader's
 // own Propose, and result_unknown if the answer was lost.
 func (r Remote) Propose(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, error) {
-	reply, err := r.call(ctx, &pb.ForwardCall{Body: &pb.ForwardCall_Commands{Commands: &pb.CommandBatch{Commands: cmds}}})
+	reply, err := r.call(ctx, laneCommands, &pb.ForwardCall{Body: &pb.ForwardCall_Commands{Commands: &pb.CommandBatch{Commands: cmds}}})
 	if errors.Is(err, errLost) {
 		return nil, schema.Errorf(schema.ResultUnknown, "node %s was handed the call and did not answer; repeat it with the same id", r.id)
 	}
@@ -213,9 +309,9 @@ func (r Remote) Propose(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, 
 
 // Query asks the node. A lost answer to a read is no loss: unavailable.
 func (r Remote) Query(ctx context.Context, q *pb.Query) (*pb.Answer, error) {
-	reply, err := r.call(ctx, &pb.ForwardCall{Body: &pb.ForwardCall_Query{Query: q}})
+	reply, err := r.call(ctx, laneReads, &pb.ForwardCall{Body: &pb.ForwardCall_Query{Query: q}})
 	if errors.Is(err, errLost) {
-		return nil, schema.Errorf(schema.NotLeader, "node %s did not answer", r.id)
+		return nil, r.silent(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -226,11 +322,20 @@ func (r Remote) Query(ctx context.Context, q *pb.Query) (*pb.Answer, error) {
 	return nil, replyError(reply)
 }
 
+// silent is what becomes of a read without an answer: another node is asked, if
+// there is time.
+func (r Remote) silent(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return schema.Errorf(schema.DeadlineExpired, "node %s did not answer in time", r.id)
+	}
+	return schema.Errorf(schema.NotLeader, "node %s did not answer", r.id)
+}
+
 // ReadIndex asks for the log index a linearizable read elsewhere has to reach.
 func (r Remote) ReadIndex(ctx context.Context) (uint64, error) {
-	reply, err := r.call(ctx, &pb.ForwardCall{Body: &pb.ForwardCall_ReadIndex{ReadIndex: &pb.ReadIndex{}}})
+	reply, err := r.call(ctx, laneCommands, &pb.ForwardCall{Body: &pb.ForwardCall_ReadIndex{ReadIndex: &pb.ReadIndex{}}})
 	if errors.Is(err, errLost) {
-		return 0, schema.Errorf(schema.NotLeader, "node %s did not answer", r.id)
+		return 0, r.silent(ctx)
 	}
 	if err != nil {
 		return 0, err
@@ -252,6 +357,33 @@ func (r Remote) Describe(ctx context.Context, hashIndex uint64) (*pb.DescribeRes
 		return nil, fmt.Errorf("describe node %s: %w", r.id, err)
 	}
 	return out, nil
+}
+
+// Backup writes a checked copy of the node's state. After an error w holds
+// nothing that is to be kept.
+func (r Remote) Backup(ctx context.Context, w io.Writer) error {
+	_, conn, err := r.peers.conn(r.id)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // a reader that fails leaves no stream behind
+	stream, err := pb.NewNodeServiceClient(conn).Backup(ctx, &pb.BackupRequest{})
+	if err != nil {
+		return fromStatus(err)
+	}
+	for {
+		msg, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("backup from node %s: %w", r.id, fromStatus(err))
+		}
+		if _, err := w.Write(msg.Data); err != nil {
+			return err
+		}
+	}
 }
 
 // Remove asks the node, which must lead, to take a server out of the voters.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -44,8 +45,10 @@ type Config struct {
 	Self    string  // this node's id
 	Replica Replica // nil on a gateway without one
 	Peers   *Peers  // nil on a node that is alone
-	// Voters lists the live voters, for a node that knows no leader.
+	// Voters lists the live voters, for a node without a replica that knows no
+	// leader; Watch is what feeds it and answers its stale reads.
 	Voters  func() []string
+	Watch   *Watch
 	Feed    *Feed
 	Timeout time.Duration // for calls without a deadline; 0 = DefaultTimeout
 	// LeaderWait bounds the wait for a leader; 0 = DefaultLeaderWait.
@@ -57,8 +60,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Replica == nil && c.Peers == nil:
 		return errors.New("rpc: Replica and Peers are both missing: give the local node, or the way to others")
-	case c.Replica == nil && c.Voters == nil:
-		return errors.New("rpc: Voters is missing: a node without a replica has to know whom to ask")
+	case c.Replica == nil && (c.Voters == nil || c.Watch == nil):
+		return errors.New("rpc: Voters or Watch is missing: a node without a replica has to know whom to ask")
 	case c.Peers != nil && c.Self == "":
 		return errors.New("rpc: Self is missing: give this node's id")
 	case c.Feed == nil:
@@ -79,6 +82,7 @@ type Router struct {
 	replica    Replica
 	peers      *Peers
 	voters     func() []string
+	watch      *Watch
 	feed       *Feed
 	timeout    time.Duration
 	leaderWait time.Duration
@@ -92,7 +96,7 @@ func NewRouter(cfg Config) (*Router, error) {
 		return nil, err
 	}
 	r := &Router{
-		self: cfg.Self, replica: cfg.Replica, peers: cfg.Peers, voters: cfg.Voters, feed: cfg.Feed,
+		self: cfg.Self, replica: cfg.Replica, peers: cfg.Peers, voters: cfg.Voters, watch: cfg.Watch, feed: cfg.Feed,
 		timeout: cfg.Timeout, leaderWait: cfg.LeaderWait,
 	}
 	if r.timeout == 0 {
@@ -100,6 +104,9 @@ func NewRouter(cfg Config) (*Router, error) {
 	}
 	if r.leaderWait == 0 {
 		r.leaderWait = DefaultLeaderWait
+	}
+	if r.replica == nil {
+		r.watch.tellLeader(func(id string) { r.hint.Store(&id) })
 	}
 	return r, nil
 }
@@ -124,9 +131,12 @@ func (r *Router) leader() (Leader, string) {
 	return r.peers.To(id), id
 }
 
-// someVoter asks the voters in turn.
+// someVoter asks the voters in turn, but for one that has just fallen silent.
 func (r *Router) someVoter() string {
 	v := r.voters()
+	if silent := r.watch.State().Silent; silent != "" && len(v) > 1 {
+		v = slices.DeleteFunc(slices.Clone(v), func(id string) bool { return id == silent })
+	}
 	if len(v) == 0 {
 		return ""
 	}
@@ -176,6 +186,9 @@ func (r *Router) Submit(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, 
 		refused := refusedTail(results)
 		accepted := len(results) - refused
 		done = append(done, results[:accepted]...)
+		for _, result := range results {
+			r.saw(result.GetIndex())
+		}
 		if refused == 0 {
 			return done, nil
 		}
@@ -209,24 +222,47 @@ func (r *Router) read(ctx context.Context, q *pb.Query) (*pb.Answer, error) {
 	if stale && r.replica != nil {
 		return r.replica.Query(ctx, q)
 	}
-	leader, id := r.leader()
 	if stale {
-		id = r.someVoter()
-		leader = r.peers.To(id)
+		return r.readStale(ctx, q)
 	}
+	leader, id := r.leader()
 	remote, elsewhere := leader.(Remote)
 	if r.replica == nil || !elsewhere {
 		answer, err := leader.Query(ctx, q)
 		if err != nil {
 			r.learn(id, err)
+			return nil, err
 		}
-		return answer, err
+		r.saw(answer.GetIndex())
+		return answer, nil
 	}
 	index, err := remote.ReadIndex(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return r.replica.ReadAt(ctx, index, q)
+}
+
+// readStale asks the voter that feeds this node, because what it told of can be
+// read there; any other if there is none.
+func (r *Router) readStale(ctx context.Context, q *pb.Query) (*pb.Answer, error) {
+	id := r.watch.State().Source
+	if id == "" {
+		id = r.someVoter()
+	}
+	answer, err := r.peers.To(id).Query(ctx, q)
+	if err == nil {
+		r.saw(answer.GetIndex())
+	}
+	return answer, err
+}
+
+// saw notes an index that an answer speaks of: on a node without a replica the
+// feed may be a moment behind it.
+func (r *Router) saw(index uint64) {
+	if r.replica == nil {
+		r.feed.advance(index)
+	}
 }
 
 // Subscribe wakes the caller after changes of the task, or of anything if

@@ -1,22 +1,24 @@
 package rpc
 
 import (
+	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
@@ -27,7 +29,26 @@ const (
 	// stream is not read, and the other end waits.
 	callsAtOnce = 4096
 	streamsMax  = 256
+	// replyBytesMax bounds a message of replies. A list with payloads may be
+	// larger by itself; then it goes in parts.
+	replyBytesMax = 4 << 20
+	partBytes     = 1 << 20
+	// backupChunk is how much of a backup one message carries.
+	backupChunk = 256 << 10
 )
+
+var (
+	errNoReplica = status.Error(codes.Unimplemented, "this node has no replica")
+	errTooMuch   = status.Error(codes.ResourceExhausted, "too much is watched")
+)
+
+// endOfStream is what a handler returns when its stream has ended.
+func endOfStream(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
 
 // Local is the node a server answers for. It never forwards: what is asked of
 // it here has come one hop already.
@@ -38,6 +59,8 @@ type Local interface {
 	LeaderID() string
 	// Describe fills in what the node says of itself.
 	Describe(hashIndex uint64) *pb.DescribeResponse
+	// Backup writes a checked copy of the node's whole state.
+	Backup(ctx context.Context, w io.Writer) error
 	Remove(ctx context.Context, nodeID string, force bool) error
 	Transfer(ctx context.Context, nodeID string) (leaderID string, err error)
 }
@@ -47,13 +70,12 @@ type Inbox interface {
 	Deliver(deliveries []*pb.Delivery)
 }
 
-// ServerConfig of a Server. All but TLS are required.
+// ServerConfig of a Server. All but Feed are required.
 type ServerConfig struct {
 	Local  Local
 	Inbox  Inbox
-	Feed   *Feed
+	Feed   *Feed // that apply publishes to; nil on a node without a replica
 	Token  Token
-	TLS    *tls.Config // nil: plain text, for loopback
 	Logger *slog.Logger
 }
 
@@ -66,10 +88,11 @@ type Server struct {
 
 // NewServer makes a server; Serve starts it.
 func NewServer(cfg ServerConfig) (*Server, error) {
-	if cfg.Local == nil || cfg.Inbox == nil || cfg.Feed == nil || cfg.Logger == nil || cfg.Token.value == "" {
-		return nil, errors.New("rpc: Server needs Local, Inbox, Feed, Token and Logger")
+	if cfg.Local == nil || cfg.Inbox == nil || cfg.Logger == nil || cfg.Token.value == "" {
+		return nil, errors.New("rpc: Server needs Local, Inbox, Token and Logger")
 	}
 	opts := []grpc.ServerOption{
+		grpc.Creds(shaken{insecure.NewCredentials()}),
 		grpc.UnaryInterceptor(cfg.Token.unary),
 		grpc.StreamInterceptor(cfg.Token.stream),
 		grpc.MaxRecvMsgSize(messageBytesMax), grpc.MaxSendMsgSize(messageBytesMax),
@@ -79,15 +102,14 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: unackedMax, Timeout: unackedMax}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	}
-	if cfg.TLS != nil {
-		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg.TLS)))
-	}
 	s := &Server{cfg: cfg, grpc: grpc.NewServer(opts...)}
 	pb.RegisterNodeServiceServer(s.grpc, s)
 	return s, nil
 }
 
-// Serve answers on the listener until Close.
+// Serve answers on the listener until Close. Who may connect is the listener's
+// decision: it hands out connections that have shaken hands, or, on loopback,
+// plain ones.
 func (s *Server) Serve(l net.Listener) error {
 	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("rpc at %s: %w", l.Addr(), err)
@@ -129,11 +151,8 @@ type forward struct {
 func (f *forward) receive() error {
 	for {
 		msg, err := f.stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
 		if err != nil {
-			return err
+			return endOfStream(err)
 		}
 		for _, call := range msg.Calls {
 			f.slots <- struct{}{} // bounded: answers free the slots
@@ -162,19 +181,47 @@ func (f *forward) send() {
 		case <-f.stopped:
 			return
 		case <-f.wake:
+			runtime.Gosched() // whoever is about to answer gets to; nobody is waited for
 		}
 		f.mu.Lock()
 		ready := f.ready
 		f.ready = nil
 		f.mu.Unlock()
 		for len(ready) > 0 {
-			n := min(len(ready), callsPerMessage)
-			if err := f.stream.Send(&pb.ForwardResponse{Replies: ready[:n]}); err != nil {
+			n, bytes := 0, 0
+			for n < len(ready) && n < callsPerMessage {
+				if bytes += proto.Size(ready[n]); n > 0 && bytes > replyBytesMax {
+					break
+				}
+				n++
+			}
+			if err := f.reply(ready[:n]); err != nil {
 				return // Recv fails too and ends the stream
 			}
 			ready = ready[n:]
 		}
 	}
+}
+
+// reply sends replies in one message, or one that is too large for it in parts.
+func (f *forward) reply(replies []*pb.ForwardReply) error {
+	if len(replies) > 1 || proto.Size(replies[0]) <= replyBytesMax {
+		return f.stream.Send(&pb.ForwardResponse{Replies: replies})
+	}
+	data, err := proto.Marshal(replies[0])
+	if err != nil {
+		return err
+	}
+	for len(data) > 0 {
+		n := min(len(data), partBytes)
+		part := &pb.ReplyPart{Data: data[:n], Last: n == len(data)}
+		data = data[n:]
+		msg := &pb.ForwardReply{Call: replies[0].Call, Body: &pb.ForwardReply_Part{Part: part}}
+		if err := f.stream.Send(&pb.ForwardResponse{Replies: []*pb.ForwardReply{msg}}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // answer serves one call. What it refuses has not happened.
@@ -253,17 +300,41 @@ func (s *Server) fail(reply *pb.ForwardReply, err error) {
 func (s *Server) Deliver(stream grpc.BidiStreamingServer[pb.DeliverRequest, pb.DeliverResponse]) error {
 	for {
 		msg, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
 		if err != nil {
-			return err
+			return endOfStream(err)
 		}
 		s.cfg.Inbox.Deliver(msg.Deliveries)
 		if err := stream.Send(&pb.DeliverResponse{Batch: msg.Batch}); err != nil {
 			return err
 		}
 	}
+}
+
+// Backup streams a copy of this node's state. One that fails on the way ends with
+// an error instead of its end.
+func (s *Server) Backup(_ *pb.BackupRequest, stream grpc.ServerStreamingServer[pb.BackupResponse]) error {
+	out := bufio.NewWriterSize(backupWriter{stream}, backupChunk)
+	err := s.cfg.Local.Backup(stream.Context(), out)
+	if err == nil {
+		err = out.Flush()
+	}
+	if err != nil {
+		return toStatus(err)
+	}
+	return nil
+}
+
+type backupWriter struct {
+	stream grpc.ServerStreamingServer[pb.BackupResponse]
+}
+
+func (b backupWriter) Write(p []byte) (int, error) {
+	for sent := 0; sent < len(p); sent += backupChunk {
+		if err := b.stream.Send(&pb.BackupResponse{Data: p[sent:min(sent+backupChunk, len(p))]}); err != nil {
+			return sent, err
+		}
+	}
+	return len(p), nil
 }
 
 // Describe tells what this node is.

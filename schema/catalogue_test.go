@@ -105,26 +105,58 @@ func TestACodeOfANewerServerCountsAsInternal(t *testing.T) {
 	}
 }
 
-const errorsPage = "../docs/errors.md"
-
+// What is made of the catalogue: the page for people, and the codes as the
+// TypeScript SDK knows them.
 func TestErrorsPageIsCurrent(t *testing.T) {
 	t.Parallel()
-	page := renderErrorsPage()
-	if *update {
-		if err := os.MkdirAll("../docs", 0o755); err != nil {
+	for path, page := range map[string]string{
+		"../docs/errors.md":      renderErrorsPage(),
+		"../sdk/ts/src/codes.ts": renderTypeScriptCodes(),
+	} {
+		if *update {
+			if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(errorsPage, []byte(page), 0o644); err != nil {
-			t.Fatal(err)
+		if string(got) != page {
+			t.Errorf("%s is not current: run go generate ./schema", path)
 		}
 	}
-	got, err := os.ReadFile(errorsPage)
-	if err != nil {
-		t.Fatal(err)
+}
+
+func renderTypeScriptCodes() string {
+	var b strings.Builder
+	b.WriteString(`// Generated from schema/catalogue.go by "go generate ./schema"; do not edit.
+
+/** What a code means beside its name. */
+interface Info {
+  /** The same request, with the same id, may succeed later. */
+  readonly retryable: boolean;
+  /** As an error frame it ends the worker's connection. */
+  readonly fatal: boolean;
+}
+
+/** The stable error codes of the cluster. */
+export const catalogue = {
+`)
+	for _, info := range Codes() {
+		fmt.Fprintf(&b, "  /** %s */\n  %s: { retryable: %t, fatal: %t },\n", info.Meaning, info.Code, info.Retryable, info.Fatal == FatalAlways)
 	}
-	if string(got) != page {
-		t.Errorf("%s is not current: run go generate ./schema", errorsPage)
-	}
+	b.WriteString(`} as const satisfies Record<string, Info>;
+
+/** A code of the catalogue. A newer cluster may send one that is not in it. */
+export type KnownCode = keyof typeof catalogue;
+
+/** Looks a code up; one that is not known counts as neither retryable nor fatal. */
+export function infoOf(code: string): Info {
+  return Object.hasOwn(catalogue, code) ? catalogue[code as KnownCode] : { retryable: false, fatal: false };
+}
+`)
+	return b.String()
 }
 
 func renderErrorsPage() string {

@@ -128,6 +128,20 @@ type WorkerInfo struct {
 	ConnectedAt               time.Time    `json:"connected_at,omitzero"`
 	DisconnectedAt            time.Time    `json:"disconnected_at,omitzero"`
 	ExpiresAt                 time.Time    `json:"expires_at,omitzero"`
+	HeardAt                   time.Time    `json:"heard_at,omitzero"` // when its last frame arrived, to two seconds
+	Leases                    []HeldLease  `json:"leases,omitempty"`  // when it is read alone
+}
+
+// HeldLease is a live attempt of a worker.
+type HeldLease struct {
+	TaskID     string    `json:"task_id"`
+	AttemptID  string    `json:"attempt_id"`
+	Epoch      uint64    `json:"epoch,string"`
+	State      State     `json:"state"` // LEASED or RUNNING
+	Handler    string    `json:"handler"`
+	LeasedAt   time.Time `json:"leased_at"`
+	StartedAt  time.Time `json:"started_at,omitzero"`
+	LeaseUntil time.Time `json:"lease_until"`
 }
 
 // Capability is what a worker can run.
@@ -209,6 +223,8 @@ type Namespace struct {
 	Name      string    `json:"name"`
 	Revision  uint64    `json:"revision,string"`
 	Queues    int       `json:"queues"`
+	Quota     Quota     `json:"quota"`
+	Usage     Quota     `json:"usage"` // what it holds of what the quota bounds
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 }
@@ -262,6 +278,10 @@ type Member struct {
 	Voter   bool   `json:"voter"`
 	Leader  bool   `json:"leader"`
 	Alive   bool   `json:"alive"`
+
+	AppliedIndex  *uint64   `json:"applied_index,omitempty,string"` // of a server that answers
+	LastContactMs *int64    `json:"last_contact_ms,omitempty"`      // since it heard of the leader; -1 never
+	SnapshotAt    time.Time `json:"snapshot_at,omitzero"`           // cluster clock of its newest snapshot
 }
 
 // Members lists the nodes that are alive and the servers that should be, by id.
@@ -273,6 +293,31 @@ func (c *Client) Members(ctx context.Context) ([]*Member, error) {
 		return nil, err
 	}
 	return out.Members, nil
+}
+
+// LogLevel is what the node at the client's address writes to its log: debug, info,
+// warn or error.
+func (c *Client) LogLevel(ctx context.Context) (*NodeLogLevel, error) {
+	out := new(NodeLogLevel)
+	return out, c.read(ctx, "/v1/cluster/log-level", nil, out, nil)
+}
+
+// SetLogLevel changes it, until the node's process ends.
+func (c *Client) SetLogLevel(ctx context.Context, level string) (*NodeLogLevel, error) {
+	body, err := marshal(struct {
+		Level string `json:"level"`
+	}{level})
+	if err != nil {
+		return nil, err
+	}
+	out := new(NodeLogLevel)
+	return out, c.change(ctx, http.MethodPut, "/v1/cluster/log-level", body, out, nil)
+}
+
+// NodeLogLevel is the log level of one node.
+type NodeLogLevel struct {
+	Level  string `json:"level"`
+	NodeID string `json:"node_id"`
 }
 
 // Transfer hands leadership to a server, or to the voter that is most up to date
@@ -313,9 +358,24 @@ func (c *Client) RemoveServer(ctx context.Context, nodeID string, force bool) er
 		if again && errors.Is(err, schema.NotFound) {
 			return nil // the try before did it, and its answer was lost
 		}
-		again = true
+		// Without a leader nothing happened; of any other failure nobody can tell.
+		again = again || !errors.Is(err, schema.NoLeader) && !errors.Is(err, schema.NotLeader)
 		return err
 	})
+}
+
+// Debug is what helps to find out what is wrong with the node that answers, as a
+// tar.gz without secrets and payloads. It is not tried again: another node may be
+// asked then. The caller closes it.
+func (c *Client) Debug(ctx context.Context) (io.ReadCloser, error) {
+	if c.fault != nil {
+		return nil, c.fault
+	}
+	answer, err := c.api.send(ctx, request{method: http.MethodGet, path: "/v1/cluster/debug", query: url.Values{}})
+	if err != nil {
+		return nil, err
+	}
+	return answer.Body, nil
 }
 
 // Backup streams a consistent copy of the whole state, made while the cluster

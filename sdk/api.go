@@ -2,6 +2,7 @@ package sdk
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"go.opentelemetry.io/otel/propagation"
 )
 
 const (
@@ -35,22 +38,32 @@ const (
 // Safe from any goroutine.
 type api struct {
 	addrs  []*url.URL
+	vitals []vital       // of each of addrs
 	inUse  atomic.Uint64 // place in addrs, modulo its length; moves on when a try fails
 	token  string
+	note   string // of requests that have none
 	http   *http.Client
 	logger *slog.Logger
 }
 
-func newAPI(addrs []string, token string, client *http.Client, logger *slog.Logger) (*api, error) {
+func newAPI(addrs []string, token string, files TLSFiles, client *http.Client, logger *slog.Logger) (*api, error) {
 	if len(addrs) == 0 {
 		addrs = []string{DefaultAddr}
 	}
 	a := &api{token: token, http: client, logger: logger}
-	if a.http == nil {
-		a.http = &http.Client{}
-	}
 	if a.logger == nil {
 		a.logger = slog.Default()
+	}
+	switch {
+	case files != (TLSFiles{}) && client != nil:
+		return nil, errors.New("pulse: both TLS and HTTPClient are set: give one of them")
+	case files != (TLSFiles{}):
+		var err error
+		if a.http, err = files.HTTPClient(a.logger); err != nil {
+			return nil, err
+		}
+	case client == nil:
+		a.http = &http.Client{}
 	}
 	for _, addr := range addrs {
 		u, err := url.Parse(addr)
@@ -63,6 +76,7 @@ func newAPI(addrs []string, token string, client *http.Client, logger *slog.Logg
 	// Many processes start from one configuration: let them not all begin at
 	// its first line.
 	mrand.Shuffle(len(a.addrs), func(i, j int) { a.addrs[i], a.addrs[j] = a.addrs[j], a.addrs[i] })
+	a.vitals = make([]vital, len(a.addrs))
 	return a, nil
 }
 
@@ -84,6 +98,7 @@ type request struct {
 	query  url.Values
 	body   []byte // JSON, or nil
 	key    string // Idempotency-Key, or "" with GET
+	note   string // why, or ""
 	header http.Header
 	try    time.Duration // limit of one try; 0 = callTimeout
 }
@@ -96,8 +111,11 @@ func (a *api) call(ctx context.Context, r request, out any) error {
 
 // persist repeats attempt while its error says that another may do better. When
 // ctx ends first, the error wraps both that and the last failure, since the
-// latter may be a result_unknown.
+// latter may be a result_unknown. An attempt that ctx cut short says nothing
+// about the network, so what the one before found there is told, too; not a
+// refusal of it, which does not hold for the attempt that was cut short.
 func (a *api) persist(ctx context.Context, what string, attempt func(context.Context) error) error {
+	var before error
 	for tries := 0; ; tries++ {
 		_, place := a.addr()
 		err := attempt(ctx)
@@ -105,11 +123,16 @@ func (a *api) persist(ctx context.Context, what string, attempt func(context.Con
 			return err
 		}
 		if ctx.Err() != nil {
+			if before != nil && errors.Is(err, ctx.Err()) {
+				err = fmt.Errorf("%w; the try before: %w", err, before)
+			}
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 		a.moveOn(place)
+		before = err
 		delay := backoff(tries, retryDelayFirst, retryDelayMax)
 		if refusal, ok := errors.AsType[*Error](err); ok {
+			before = nil
 			delay = max(delay, refusal.retryAfter)
 		}
 		level := slog.LevelDebug
@@ -146,6 +169,8 @@ func (a *api) try(ctx context.Context, r request, out any) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.try)
 	defer cancel()
+	ctx, release := a.whileAlive(ctx)
+	defer release()
 	answer, err := a.send(ctx, r)
 	if err != nil {
 		return err
@@ -180,6 +205,7 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 	if err != nil {
 		return nil, &answerError{err}
 	}
+	propagator.Inject(ctx, propagation.HeaderCarrier(req.Header))
 	for name, values := range r.header {
 		req.Header[name] = values
 	}
@@ -189,9 +215,15 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 	if r.key != "" {
 		req.Header.Set("Idempotency-Key", r.key)
 	}
+	if note := headerText(cmp.Or(r.note, a.note)); note != "" {
+		req.Header.Set("X-Pulse-Note", note)
+	}
 	a.authorize(req.Header)
 	answer, err := a.http.Do(req)
 	if err != nil {
+		if errors.Is(context.Cause(ctx), errSilent) {
+			err = errSilent // says more than "context canceled"
+		}
 		return nil, fmt.Errorf("pulse: %w", err)
 	}
 	if answer.StatusCode/100 == 2 {
@@ -204,6 +236,9 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 	return nil, refusalOf(answer, text)
 }
+
+// headerText is text as a header can carry it, in one line.
+func headerText(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 func (a *api) authorize(header http.Header) {
 	if a.token != "" {

@@ -18,7 +18,8 @@ type attempt struct {
 	w    *Worker
 	ref  workerv1.AttemptRef
 	task *Task
-	log  *slog.Logger
+
+	traceparent, tracestate string // where the task was submitted; empty: not known
 
 	offered     time.Duration // how long the offer was good for when it was made
 	cancelAsked chan struct{} // closed by askCancel
@@ -33,9 +34,14 @@ func newAttempt(w *Worker, offer *workerv1.Assign) *attempt {
 		w:    w,
 		ref:  workerv1.AttemptRef{TaskID: offer.Task.ID, AttemptID: offer.AttemptID, Epoch: offer.Epoch, LeaseSecret: offer.LeaseSecret},
 		task: taskOf(offer), offered: offer.LeaseUntil.Time().Sub(offer.ServerTime.Time()),
-		log:         w.log.With("task", offer.Task.ID.String(), "attempt", offer.AttemptID.String(), "handler", offer.Task.Handler),
 		cancelAsked: make(chan struct{}),
+		traceparent: offer.Trace.Parent, tracestate: offer.Trace.State,
 	}
+}
+
+// log names the attempt in what it says. Most attempts have nothing to say.
+func (a *attempt) log() *slog.Logger {
+	return a.w.log.With("task", a.task.ID, "attempt", a.task.AttemptID, "handler", a.task.Handler)
 }
 
 func (a *attempt) askCancel() { a.cancelOnce.Do(func() { close(a.cancelAsked) }) }
@@ -46,7 +52,7 @@ func (a *attempt) live(life context.Context) {
 	if handler == nil {
 		// The cluster matches capabilities, so this is a fault somewhere. A
 		// refusal before start leaves no doubt: another worker may have it.
-		a.log.Error("given a task this worker cannot run", "version", a.task.HandlerVersion, "payload_version", a.task.PayloadVersion)
+		a.log().Error("given a task this worker cannot run", "version", a.task.HandlerVersion, "payload_version", a.task.PayloadVersion)
 		a.settle(life, finish(workerv1.OutcomeFailed, true, CodeNoHandler, errorJSON(errors.New("the worker has no such handler"))))
 		return
 	}
@@ -70,6 +76,11 @@ func (a *attempt) takePlace() bool {
 	if closed(a.w.draining) {
 		return false
 	}
+	select {
+	case a.w.places <- struct{}{}: // as ever, but for handlers that outlived their leases
+		return true
+	default:
+	}
 	lapsed := time.NewTimer(a.offered)
 	defer lapsed.Stop()
 	select {
@@ -79,7 +90,7 @@ func (a *attempt) takePlace() bool {
 	case <-a.cancelAsked:
 	case <-a.w.draining:
 	}
-	a.log.Info("offer not taken")
+	a.log().Info("offer not taken")
 	return false
 }
 
@@ -94,7 +105,7 @@ func (a *attempt) start(life context.Context) (laterSession <-chan struct{}, out
 		return nil, nil
 	}
 	if got.refused != nil {
-		a.log.Info("start refused", "code", got.refused.Code)
+		a.log().Info("start refused", "code", got.refused.Code)
 		return nil, nil
 	}
 	granted := &got.ack.Result.Lease
@@ -143,7 +154,7 @@ func (a *attempt) settle(life context.Context, outcome workerv1.Finish) {
 		said := outcome
 		got, err := a.w.ops.ask(life, &said)
 		if err != nil {
-			a.log.Error("the worker stopped before the cluster took the outcome", "outcome", string(outcome.Outcome))
+			a.log().Error("the worker stopped before the cluster took the outcome", "outcome", string(outcome.Outcome))
 			return
 		}
 		if got.refused == nil {
@@ -152,7 +163,7 @@ func (a *attempt) settle(life context.Context, outcome workerv1.Finish) {
 		}
 		second, ok := instead(outcome, got.refused)
 		if !ok {
-			a.log.Warn("outcome refused", "outcome", string(outcome.Outcome), "code", got.refused.Code, "error", got.refused.Message)
+			a.log().Warn("outcome refused", "outcome", string(outcome.Outcome), "code", got.refused.Code, "error", got.refused.Message)
 			return
 		}
 		outcome = second
@@ -181,9 +192,12 @@ func instead(said workerv1.Finish, refused *Error) (workerv1.Finish, bool) {
 func (a *attempt) settled(outcome *workerv1.Finish, receipt *workerv1.Receipt) {
 	if receipt.Disposition == workerv1.EvidenceOnly {
 		a.w.stats.evidence.Add(1)
-		a.log.Warn("the outcome came too late and is kept as evidence", "outcome", string(outcome.Outcome), "task_state", string(receipt.TaskState))
+		a.log().Warn("the outcome came too late and is kept as evidence", "outcome", string(outcome.Outcome), "task_state", string(receipt.TaskState))
 		return
 	}
 	a.w.stats.finished(outcome.Outcome)
-	a.log.Debug("attempt finished", "outcome", string(outcome.Outcome), "code", outcome.ErrorCode, "task_state", string(receipt.TaskState))
+	if !a.w.log.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	a.log().Debug("attempt finished", "outcome", string(outcome.Outcome), "code", outcome.ErrorCode, "task_state", string(receipt.TaskState))
 }

@@ -91,6 +91,7 @@ func (w *Worker) reportCapacity(life context.Context) {
 		defer ticker.Stop()
 		heartbeat = ticker.C
 	}
+	refusals := 0 // in a row
 	for sequence := uint64(1); ; {
 		due := false
 		select {
@@ -113,7 +114,13 @@ func (w *Worker) reportCapacity(life context.Context) {
 			return
 		case got.refused != nil:
 			w.log.Warn("capacity report refused", "code", got.refused.Code, "error", got.refused.Message)
+			// Some refusals pass, some never will: neither is asked about in a rush.
+			if !pause(life, backoff(refusals, retryDelayFirst, retryDelayMax)) {
+				return
+			}
+			refusals++
 		default:
+			refusals = 0
 			w.report.acknowledged(&report)
 			w.drainedByOperator(got.ack.Welcome.Draining)
 		}

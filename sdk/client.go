@@ -31,10 +31,14 @@ type ClientOptions struct {
 	Namespace string   // default "default"
 	Queue     string   // of TaskSpecs that name none; default "default"
 	Token     string
-	// HTTPClient carries TLS settings and proxies. Leave its Timeout at zero:
+	TLS       TLSFiles // whom to believe and what to show
+	// HTTPClient carries other settings than TLS has. Leave its Timeout at zero:
 	// waiting and watching are long requests, and every other has a limit.
 	HTTPClient *http.Client
 	Logger     *slog.Logger // default slog.Default()
+	// Note is the reason that changes go on record with (Audit), unless WithNote
+	// gives another. Of use to programs that a person starts for one purpose.
+	Note string
 }
 
 // Client submits tasks and looks after them. It is safe from any goroutine and
@@ -48,6 +52,7 @@ type ClientOptions struct {
 // with an end.
 type Client struct {
 	api       *api
+	submits   *submissions
 	fault     error // of the options; every call returns it
 	namespace string
 	queue     string
@@ -63,7 +68,11 @@ func NewClient(options ClientOptions) *Client {
 		namespace: orDefault(options.Namespace, DefaultName),
 		queue:     orDefault(options.Queue, DefaultName),
 	}
-	c.api, c.fault = newAPI(addrs, options.Token, options.HTTPClient, options.Logger)
+	c.api, c.fault = newAPI(addrs, options.Token, options.TLS, options.HTTPClient, options.Logger)
+	c.submits = &submissions{api: c.api, lanes: map[string]*lane{}}
+	if c.fault == nil {
+		c.api.note = options.Note
+	}
 	return c
 }
 
@@ -79,6 +88,7 @@ type CallOption func(*callOptions)
 
 type callOptions struct {
 	key              string
+	ownKey           bool // key is the caller's
 	expectedRevision uint64
 	note             string
 	query            url.Values
@@ -95,7 +105,8 @@ func WithExpectedRevision(revision uint64) CallOption {
 	return func(o *callOptions) { o.expectedRevision = revision }
 }
 
-// WithNote gives a reason for cancelling or retrying a task; it is recorded.
+// WithNote gives the reason for a change. It goes on record with it (Audit), and
+// into the history of the task or schedule that it is about.
 func WithNote(note string) CallOption { return func(o *callOptions) { o.note = note } }
 
 // WithStaleRead lets any node answer a read from what it has.
@@ -108,7 +119,7 @@ func options(given []CallOption) callOptions {
 	for _, option := range given {
 		option(&o)
 	}
-	if o.key == "" {
+	if o.ownKey = o.key != ""; !o.ownKey {
 		o.key = newKey()
 	}
 	return o
@@ -131,7 +142,8 @@ func (c *Client) change(ctx context.Context, method, path string, body []byte, o
 	if c.fault != nil {
 		return c.fault
 	}
-	return c.api.call(ctx, request{method: method, path: path, body: body, key: options(given).key}, out)
+	o := options(given)
+	return c.api.call(ctx, request{method: method, path: path, body: body, key: o.key, note: o.note}, out)
 }
 
 func (c *Client) path(elements string) string {
@@ -145,13 +157,18 @@ func (c *Client) queuePath(queue string) string {
 func (c *Client) taskPath(id string) string { return c.path("/tasks/" + escape(id)) }
 
 // Submit hands a task to the cluster. Once it returns without an error the task
-// survives any single node.
+// survives any single node. What many goroutines submit to a queue at the same
+// time travels in few requests; each call fares as it would alone.
 func (c *Client) Submit(ctx context.Context, spec TaskSpec, opts ...CallOption) (*TaskInfo, error) {
 	body, err := spec.encode()
 	if err != nil {
 		return nil, err
 	}
-	return c.changeTask(ctx, c.queuePath(spec.Queue)+"/tasks", body, opts)
+	path := c.queuePath(spec.Queue) + "/tasks"
+	if o := options(opts); c.fault == nil && !alone(ctx, body, o) {
+		return c.submits.submit(ctx, path, body, o.key)
+	}
+	return c.changeTask(ctx, path, body, opts)
 }
 
 func (c *Client) changeTask(ctx context.Context, path string, body []byte, opts []CallOption) (*TaskInfo, error) {

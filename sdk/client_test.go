@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,7 @@ type server struct {
 	mu       sync.Mutex
 	steps    []http.HandlerFunc
 	requests []seenRequest
+	silent   string // the host that answers no health check
 }
 
 type seenRequest struct {
@@ -47,6 +49,14 @@ func newServer(t *testing.T, steps ...http.HandlerFunc) *server {
 		}
 		s.mu.Unlock()
 		step(rw, r)
+	})
+	s.mux.HandleFunc("/healthz", func(_ http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		silent := s.silent == r.Host
+		s.mu.Unlock()
+		if silent {
+			<-r.Context().Done()
+		}
 	})
 	return s
 }
@@ -174,6 +184,38 @@ func TestARefusalIsNotRepeated(t *testing.T) {
 	})
 }
 
+// A try that the context cuts short says nothing about the network; the one
+// before it did. A refusal of before does not hold for the try that was cut.
+func TestATryThatIsCutShortDoesNotHideWhatTheOneBeforeFound(t *testing.T) {
+	t.Parallel()
+	a, err := newAPI([]string{"http://one.example"}, "", TLSFiles{}, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusal := &Error{Code: schema.NoLeader, Retryable: true}
+	for _, tc := range []struct {
+		name string
+		said error
+		told bool
+	}{
+		{"nobody listens", syscall.ECONNREFUSED, true},
+		{"no leader", refusal, false},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		tries := 0
+		err := a.persist(ctx, "a call", func(ctx context.Context) error {
+			if tries++; tries == 1 {
+				return tc.said
+			}
+			cancel()
+			return ctx.Err()
+		})
+		if !errors.Is(err, context.Canceled) || errors.Is(err, tc.said) != tc.told {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
 func TestWhenTheContextEndsBothReasonsAreTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,6 +247,46 @@ func TestAGatewayThatHangsIsLeft(t *testing.T) {
 		}
 		if took := time.Since(began); took > callTimeout+retryDelayMax {
 			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestAPausedNodeIsLeftLongBeforeTheCallsOwnLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var s *server
+		s = newServer(t, func(_ http.ResponseWriter, r *http.Request) {
+			s.mu.Lock()
+			s.silent = r.Host
+			s.mu.Unlock()
+			<-r.Context().Done()
+		}, answerJSON(taskJSON, "SUCCEEDED"))
+		began := time.Now()
+		if _, err := s.connect().Wait(t.Context(), "0123456789abcdef0123456789abcdef"); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > vitalEvery+vitalPatience+retryDelayFirst {
+			t.Errorf("took %s", took)
+		}
+		if seen := s.seen(); len(seen) != 2 || seen[0].host == seen[1].host {
+			t.Errorf("requests: %v", seen)
+		}
+	})
+}
+
+func TestASlowNodeThatLivesIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(rw http.ResponseWriter, _ *http.Request) {
+			time.Sleep(callTimeout - time.Second)
+			fmt.Fprintf(rw, taskJSON, "SUCCEEDED")
+		}
+		s := newServer(t, slow)
+		if _, err := s.connect().Get(t.Context(), "0123456789abcdef0123456789abcdef"); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(s.seen()); n != 1 {
+			t.Errorf("%d requests", n)
 		}
 	})
 }
@@ -455,4 +537,26 @@ func TestOptionsThatCannotWorkAreToldByEveryCall(t *testing.T) {
 			t.Errorf("submitted with %s", name)
 		}
 	}
+}
+
+// A server that is not there was removed by the try before, unless that one was
+// refused: then it never was there.
+func TestARemovalThatIsRepeatedKnowsWhatItDid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for name, c := range map[string]struct {
+			first http.HandlerFunc
+			gone  bool
+		}{
+			"lost":    {broken, true},
+			"unknown": {answerProblem(schema.ResultUnknown), true},
+			"refused": {answerProblem(schema.NoLeader), false},
+		} {
+			s := newServer(t, c.first, answerProblem(schema.NotFound))
+			err := s.connect().RemoveServer(t.Context(), "node-9", false)
+			if c.gone && err != nil || !c.gone && !errors.Is(err, schema.NotFound) {
+				t.Errorf("after a first try that was %s: %v", name, err)
+			}
+		}
+	})
 }

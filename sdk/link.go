@@ -1,11 +1,13 @@
 package sdk
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 
@@ -21,6 +23,9 @@ const (
 	pingEvery        = 10 * time.Second
 	pongTimeout      = 5 * time.Second
 	closeTimeout     = 2 * time.Second
+
+	// textKept is the largest buffer kept from one frame to the next.
+	textKept = 64 << 10
 
 	// An operation without an answer for this part of a lease, within these
 	// bounds, says that the way to the cluster is broken, whatever pings say.
@@ -42,7 +47,10 @@ var (
 type link struct {
 	addr    string
 	ws      *websocket.Conn
+	traced  bool    // SubprotocolTraced is spoken
+	socket  *outbox // below ws
 	welcome workerv1.Welcome
+	text    bytes.Buffer // of the frame being read; its reader's own
 	out     chan workerv1.ClientFrame
 	fail    context.CancelCauseFunc // ends the connection; set by serve
 }
@@ -54,14 +62,20 @@ func dial(ctx context.Context, a *api, hello *workerv1.Hello, room int) (*link, 
 	base, _ := a.addr()
 	header := http.Header{}
 	a.authorize(header)
+	client := *a.http
+	up := &upgrader{base: client.Transport}
+	if up.base == nil {
+		up.base = http.DefaultTransport
+	}
+	client.Transport = up
 	ws, answer, err := websocket.Dial(ctx, base.String()+"/v1/worker", &websocket.DialOptions{
-		HTTPClient: a.http, HTTPHeader: header, Subprotocols: []string{workerv1.Subprotocol},
+		HTTPClient: &client, HTTPHeader: header, Subprotocols: []string{workerv1.SubprotocolTraced, workerv1.Subprotocol},
 	})
 	if err != nil {
 		return nil, dialError(answer, err)
 	}
 	ws.SetReadLimit(workerv1.FrameBytesMax)
-	l := &link{addr: base.String(), ws: ws, out: make(chan workerv1.ClientFrame, room)}
+	l := &link{addr: base.String(), ws: ws, socket: up.made, out: make(chan workerv1.ClientFrame, room)}
 	if err := l.register(ctx, hello); err != nil {
 		_ = ws.CloseNow()
 		return nil, err
@@ -81,7 +95,11 @@ func dialError(answer *http.Response, err error) error {
 // register sends the hello and waits for the welcome, the first frame that
 // comes back.
 func (l *link) register(ctx context.Context, hello *workerv1.Hello) error {
-	if l.ws.Subprotocol() != workerv1.Subprotocol {
+	switch l.ws.Subprotocol() {
+	case workerv1.SubprotocolTraced:
+		l.traced = true
+	case workerv1.Subprotocol: // of a node that does not know the other
+	default:
 		return fmt.Errorf("pulse: %s does not speak %s", l.addr, workerv1.Subprotocol)
 	}
 	id := newID()
@@ -123,12 +141,30 @@ func (l *link) write(ctx context.Context, frame workerv1.ClientFrame) error {
 }
 
 func (l *link) read(ctx context.Context) (workerv1.ServerFrame, error) {
-	kind, text, err := l.ws.Read(ctx)
+	kind, from, err := l.ws.Reader(ctx)
 	if err != nil {
+		return workerv1.ServerFrame{}, fmt.Errorf("pulse: %w", err)
+	}
+	l.text.Reset()
+	if _, err := l.text.ReadFrom(from); err != nil {
 		return workerv1.ServerFrame{}, fmt.Errorf("pulse: %w", err)
 	}
 	if kind != websocket.MessageText {
 		return workerv1.ServerFrame{}, errors.New("pulse: the gateway sent a binary message")
+	}
+	frame, err := l.decode(l.text.Bytes())
+	if offer, ok := frame.Body.(*workerv1.Assign); ok { // the text is that of the next frame soon
+		offer.Task.Payload, offer.Task.Result = bytes.Clone(offer.Task.Payload), bytes.Clone(offer.Task.Result)
+	}
+	if l.text.Cap() > textKept {
+		l.text = bytes.Buffer{}
+	}
+	return frame, err
+}
+
+func (l *link) decode(text []byte) (workerv1.ServerFrame, error) {
+	if l.traced {
+		return workerv1.DecodeServerTraced(text)
 	}
 	return workerv1.DecodeServer(text)
 }
@@ -164,7 +200,10 @@ func (l *link) serve(life context.Context, ops *operations, to sink) error {
 	crew.Go(func() { l.watch(ctx, ops) })
 	crew.Go(func() { l.ping(ctx) })
 	crew.Go(func() { l.closeWhen(ctx, life.Done()) })
-	fail(l.readAll(ctx, func(frame workerv1.ServerFrame) error { return l.take(life, frame, ops, to) }))
+	// Reading knows no other end than that of the socket.
+	cut := context.AfterFunc(ctx, func() { _ = l.ws.CloseNow() })
+	defer cut()
+	fail(l.readAll(context.Background(), func(frame workerv1.ServerFrame) error { return l.take(life, frame, ops, to) }))
 	crew.Wait()
 	_ = l.ws.CloseNow()
 	return context.Cause(ctx)
@@ -212,20 +251,60 @@ func (l *link) take(life context.Context, frame workerv1.ServerFrame, ops *opera
 }
 
 func (l *link) writeAll(ctx context.Context, ops *operations) {
+	var scratch []byte
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case frame := <-l.out:
-			err := l.write(ctx, frame)
-			if bad, ok := errors.AsType[*schema.Error](err); ok {
-				// The frame cannot be written at all, on no connection.
-				ops.deliver(l, frame.MessageID, answer{refused: &Error{Code: bad.Code, Message: bad.Message}})
-			} else if err != nil {
-				l.fail(err)
+			var err error
+			if scratch, err = l.writeSome(frame, scratch, ops); err != nil {
+				l.fail(fmt.Errorf("pulse: %w", err))
 				return
 			}
 		}
+	}
+}
+
+// flushBytesMax is how much of what waits leaves in one piece.
+const flushBytesMax = 64 << 10
+
+// writeSome writes a frame and those that wait behind it. scratch is room for
+// the text of one, which is returned.
+func (l *link) writeSome(frame workerv1.ClientFrame, scratch []byte, ops *operations) ([]byte, error) {
+	l.socket.hold()
+	for {
+		text, err := workerv1.AppendClient(scratch[:0], frame)
+		if err == nil {
+			scratch = text
+			err = l.ws.Write(context.Background(), websocket.MessageText, text) // into the outbox: it does not wait
+		}
+		if bad, ok := errors.AsType[*schema.Error](err); ok {
+			// The frame cannot be written at all, on no connection.
+			ops.deliver(l, frame.MessageID, answer{refused: &Error{Code: bad.Code, Message: bad.Message}})
+		} else if err != nil {
+			return scratch, errors.Join(err, l.socket.flush(writeTimeout))
+		}
+		more := false
+		if l.socket.size() < flushBytesMax {
+			if frame, more = l.waiting(); !more {
+				runtime.Gosched() // whoever is about to ask gets to; nobody is waited for
+				frame, more = l.waiting()
+			}
+		}
+		if !more {
+			return scratch, l.socket.flush(writeTimeout)
+		}
+	}
+}
+
+// waiting takes a frame out of the queue, if there is one.
+func (l *link) waiting() (frame workerv1.ClientFrame, ok bool) {
+	select {
+	case frame = <-l.out:
+		return frame, true
+	default:
+		return frame, false
 	}
 }
 

@@ -140,8 +140,11 @@ func TestAHandlerThatDoesNotReturnHasAnUnknownOutcome(t *testing.T) {
 		"it indexes out of bounds": {func(_ context.Context, t *Task) (any, error) { return t.Payload()[100], nil }, CodePanic},
 	} {
 		ended := make(chan workerv1.Finish, 1)
-		task := &Task{RecoverySafety: Idempotent, deadline: time.Now().Add(time.Hour)}
-		go handle(t.Context(), c.handler, task, slog.New(slog.DiscardHandler), ended)
+		a := &attempt{
+			w:    &Worker{log: slog.New(slog.DiscardHandler)},
+			task: &Task{RecoverySafety: Idempotent, deadline: time.Now().Add(time.Hour)},
+		}
+		go a.handle(t.Context(), c.handler, ended)
 		if f := <-ended; f.Outcome != workerv1.OutcomeUnknown || f.ErrorCode != c.code || f.Retryable {
 			t.Errorf("%s: %+v", name, f)
 		}

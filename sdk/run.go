@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -49,12 +48,14 @@ func (l *leaseAnswer) lease() *workerv1.Lease {
 // run keeps the lease while the handler runs, ends its context when there is a
 // reason to, and returns what the handler's end means. Nil means that life
 // ended first.
-func (a *attempt) run(life context.Context, handler Handler, laterSession <-chan struct{}) *workerv1.Finish {
+func (a *attempt) run(life context.Context, handler Handler, laterSession <-chan struct{}) (outcome *workerv1.Finish) {
 	// The handler's context does not end with life: only run ends it, with a cause.
 	ctx, end := context.WithCancelCause(context.WithoutCancel(life))
 	defer end(nil)
+	ctx, endSpan := a.beginSpan(ctx)
+	defer func() { endSpan(outcome) }()
 	ended := make(chan workerv1.Finish, 1)
-	go handle(ctx, handler, a.task, a.log, ended)
+	go a.handle(ctx, handler, ended)
 
 	askCtx, stopAsking := context.WithCancel(life)
 	h := &hold{
@@ -78,7 +79,7 @@ func (a *attempt) run(life context.Context, handler Handler, laterSession <-chan
 			h.lose("no renewal in time")
 		case <-cancelAsked:
 			cancelAsked = nil
-			a.log.Info("cancellation requested")
+			a.log().Info("cancellation requested")
 			end(ErrCancelRequested)
 		case <-stop:
 			stop = nil
@@ -86,7 +87,7 @@ func (a *attempt) run(life context.Context, handler Handler, laterSession <-chan
 		case <-h.lingering:
 			h.linger()
 		case <-life.Done():
-			a.log.Error("the handler has not returned; its outcome is not reported")
+			a.log().Error("the handler has not returned; its outcome is not reported")
 			return nil
 		}
 	}
@@ -140,7 +141,7 @@ func (h *hold) lose(why string, more ...any) {
 	}
 	h.lost = true
 	h.w.stats.leasesLost.Add(1)
-	h.log.Warn("lease lost: "+why, more...)
+	h.log().Warn("lease lost: "+why, more...)
 	h.end(ErrLeaseLost)
 	h.stopAsking()
 	h.lingering = time.After(lingerAfter)
@@ -150,7 +151,7 @@ func (h *hold) lose(why string, more ...any) {
 // which the handler still has. So it is told that there is one place less.
 func (h *hold) linger() {
 	h.lingers = true
-	h.log.Warn("the handler goes on although its lease is lost; it keeps its place")
+	h.log().Warn("the handler goes on although its lease is lost; it keeps its place")
 	h.w.linger(+1)
 }
 
@@ -167,18 +168,21 @@ func (h *hold) close() {
 // handle runs the handler and sends what its end means, whatever kind of end it
 // is. A panic stops a handler at a place nobody chose, so nothing is known about
 // its effect: UNKNOWN, not FAILED, for every kind of task.
-func handle(ctx context.Context, handler Handler, task *Task, log *slog.Logger, ended chan<- workerv1.Finish) {
-	ctx, cancel := context.WithDeadlineCause(ctx, task.deadline, ErrLeaseLost)
+func (a *attempt) handle(ctx context.Context, handler Handler, ended chan<- workerv1.Finish) {
+	ctx, cancel := context.WithDeadlineCause(ctx, a.task.deadline, ErrLeaseLost)
 	defer cancel()
-	// This stays if the handler ends the goroutine, as testing.T.FailNow does.
-	outcome := finish(workerv1.OutcomeUnknown, false, CodeExit, errorJSON(errors.New("the handler ended its goroutine")))
+	var outcome workerv1.Finish
+	returned := false
 	defer func() {
 		if fault := recover(); fault != nil {
-			log.Error("handler panicked", "panic", fmt.Sprint(fault), "stack", string(debug.Stack()))
+			a.log().Error("handler panicked", "panic", fmt.Sprint(fault), "stack", string(debug.Stack()))
 			outcome = finish(workerv1.OutcomeUnknown, false, CodePanic, errorJSON(fmt.Errorf("panic: %v", fault)))
+		} else if !returned { // it ended the goroutine, as testing.T.FailNow does
+			outcome = finish(workerv1.OutcomeUnknown, false, CodeExit, errorJSON(errors.New("the handler ended its goroutine")))
 		}
 		ended <- outcome
 	}()
-	result, err := handler(ctx, task)
-	outcome = conclude(task, context.Cause(ctx), result, err)
+	result, err := handler(ctx, a.task)
+	outcome = conclude(a.task, context.Cause(ctx), result, err)
+	returned = true
 }

@@ -67,6 +67,13 @@ func (c *Client) Retry(ctx context.Context, id string, opts ...CallOption) (*Tas
 	return c.actOn(ctx, id, "retry", taskChange{Note: options(opts).note}, nil, opts)
 }
 
+// RunNow ends the wait of a task for a time: a delay it was submitted with, or the
+// backoff before it is tried again. A task that waits for anything else is
+// returned as it is; one that does not wait is a Conflict.
+func (c *Client) RunNow(ctx context.Context, id string, opts ...CallOption) (*TaskInfo, error) {
+	return c.actOn(ctx, id, "run", taskChange{Note: options(opts).note}, nil, opts)
+}
+
 // ReviewDecision is what an operator found out about a task in NEEDS_REVIEW.
 type ReviewDecision string
 
@@ -142,6 +149,20 @@ type TaskFilter struct {
 	BusinessKey    string  `json:"business_key,omitempty"`
 	ConcurrencyKey string  `json:"concurrency_key,omitempty"`
 	WaitingReason  string  `json:"waiting_reason,omitempty"`
+	ErrorCode      string  `json:"error_code,omitempty"`
+	// Created at or after CreatedFrom and before CreatedUntil, to a microsecond.
+	CreatedFrom  time.Time `json:"-"`
+	CreatedUntil time.Time `json:"-"`
+}
+
+// MarshalJSON writes the times as the API takes them.
+func (f TaskFilter) MarshalJSON() ([]byte, error) {
+	type members TaskFilter
+	return marshal(struct {
+		members
+		From  *schema.Time `json:"created_from,omitempty"`
+		Until *schema.Time `json:"created_until,omitempty"`
+	}{members(f), wireTime(f.CreatedFrom), wireTime(f.CreatedUntil)})
 }
 
 func (f TaskFilter) query() url.Values {
@@ -151,10 +172,15 @@ func (f TaskFilter) query() url.Values {
 	}
 	for name, value := range map[string]string{
 		"queue": f.Queue, "handler": f.Handler, "business_key": f.BusinessKey,
-		"concurrency_key": f.ConcurrencyKey, "waiting_reason": f.WaitingReason,
+		"concurrency_key": f.ConcurrencyKey, "waiting_reason": f.WaitingReason, "error_code": f.ErrorCode,
 	} {
 		if value != "" {
 			query.Set(name, value)
+		}
+	}
+	for name, at := range map[string]*schema.Time{"created_from": wireTime(f.CreatedFrom), "created_until": wireTime(f.CreatedUntil)} {
+		if at != nil {
+			query.Set(name, at.String())
 		}
 	}
 	return query
@@ -286,7 +312,7 @@ func (c *Client) Bulk(ctx context.Context, bulk Bulk, opts ...CallOption) (*Bulk
 		return nil, c.fault
 	}
 	answer := new(BulkAnswer)
-	r := request{method: http.MethodPost, path: c.path("/tasks:bulk"), body: body, key: options(opts).key, try: batchTimeout}
+	r := request{method: http.MethodPost, path: c.path("/tasks:bulk"), body: body, key: options(opts).key, note: bulk.Note, try: batchTimeout}
 	if err := c.api.call(ctx, r, answer); err != nil {
 		return nil, err
 	}

@@ -79,6 +79,7 @@ type TaskInfo struct {
 	AttemptCount      int             `json:"attempt_count"`
 	EffectUncertain   bool            `json:"effect_uncertain,omitempty"` // some run may have had an effect nobody confirmed
 	RetryOf           string          `json:"retry_of,omitempty"`         // the task this one was made from by a manual retry
+	Scheduled         *Scheduled      `json:"scheduled,omitempty"`        // of a run of a schedule
 	AvailableAt       time.Time       `json:"available_at,omitzero"`
 	StartDeadlineAt   time.Time       `json:"start_deadline_at,omitzero"`
 	DeadlineAt        time.Time       `json:"deadline_at,omitzero"`
@@ -151,6 +152,12 @@ type TaskSpec struct {
 	DeadlineAt      time.Time
 	RecoverySafety  RecoverySafety // default Idempotent
 	Retry           Retry
+
+	// TraceParent and TraceState are W3C Trace Context of this task, for a batch
+	// whose tasks belong to different traces. Without them a task belongs to the
+	// span in the context that it is submitted with.
+	TraceParent string
+	TraceState  string
 }
 
 // submission is a TaskSpec as the API takes it, less the payload.
@@ -167,6 +174,8 @@ type submission struct {
 	DeadlineAt      *schema.Time     `json:"deadline_at,omitempty"`
 	RecoverySafety  RecoverySafety   `json:"recovery_safety,omitempty"`
 	Retry           *submissionRetry `json:"retry,omitempty"`
+	TraceParent     string           `json:"traceparent,omitempty"`
+	TraceState      string           `json:"tracestate,omitempty"`
 }
 
 type submissionRetry struct {
@@ -189,7 +198,7 @@ func (s *TaskSpec) encode() ([]byte, error) {
 		BusinessKey: s.BusinessKey, ConcurrencyKey: s.ConcurrencyKey, Priority: s.Priority,
 		AvailableAt: wireTime(s.AvailableAt), DelayMillis: wireMillis(s.Delay),
 		StartDeadlineAt: wireTime(s.StartDeadlineAt), DeadlineAt: wireTime(s.DeadlineAt),
-		RecoverySafety: s.RecoverySafety,
+		RecoverySafety: s.RecoverySafety, TraceParent: s.TraceParent, TraceState: s.TraceState,
 	}
 	if s.Retry != (Retry{}) {
 		out.Retry = s.Retry.wire()

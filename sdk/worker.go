@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
 	"pulse/schema"
 	"pulse/schema/workerv1"
 )
@@ -44,7 +47,8 @@ type WorkerOptions struct {
 	Queue     string   // default "default"
 	Capacity  int      // handlers at the same time, 1..256; default 16
 	Token     string
-	// HTTPClient carries TLS settings and proxies for the connection.
+	TLS       TLSFiles // whom to believe and what to show
+	// HTTPClient carries other settings than TLS has for the connection.
 	HTTPClient *http.Client
 	Logger     *slog.Logger // default slog.Default()
 
@@ -55,6 +59,11 @@ type WorkerOptions struct {
 	// with an operation that goes through the log, whether the way to the
 	// cluster is still open. Default 1 minute; below zero never.
 	Heartbeat time.Duration
+	// TracerProvider makes a span for each run of a handler, as a child of where
+	// the task was submitted. Without one there is no span, and the context of a
+	// handler still carries that of the submission, so that what the handler
+	// calls and submits goes on with it.
+	TracerProvider trace.TracerProvider
 }
 
 func (o WorkerOptions) complete() (WorkerOptions, error) {
@@ -70,6 +79,9 @@ func (o WorkerOptions) complete() (WorkerOptions, error) {
 	}
 	if o.DrainTimeout == 0 {
 		o.DrainTimeout = drainTimeoutDefault
+	}
+	if o.TracerProvider == nil {
+		o.TracerProvider = noop.NewTracerProvider()
 	}
 	if o.Heartbeat == 0 {
 		o.Heartbeat = heartbeatDefault
@@ -130,7 +142,7 @@ func NewWorker(options WorkerOptions) *Worker {
 	w.past = newRecent(pastAttempts)
 	w.report = newCapacityReport(o.Capacity)
 	w.log = o.Logger.With("worker", w.identity.id.String(), "queue", o.Queue)
-	w.api, w.fault = newAPI(o.Addrs, o.Token, o.HTTPClient, w.log)
+	w.api, w.fault = newAPI(o.Addrs, o.Token, o.TLS, o.HTTPClient, w.log)
 	return w
 }
 

@@ -58,6 +58,37 @@ func TestATaskIsStartedRunAndFinished(t *testing.T) {
 	})
 }
 
+func TestAPayloadStaysWhatItIsWhenLaterFramesAreRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGateway(t)
+		w := g.work(func(_ context.Context, task *Task) (any, error) {
+			time.Sleep(time.Second) // until the other offer and both answers were read
+			return task.Payload(), nil
+		})
+		c, _ := g.accept()
+		sent := map[workerv1.ID]string{}
+		for _, payload := range []string{`{"n":"first"}`, `{"n":"later"}`} {
+			offer := c.offer(func(a *workerv1.Assign) { a.Task.Payload = []byte(payload) })
+			sent[offer.AttemptID] = payload
+		}
+		for range sent {
+			start, _ := expect[*workerv1.Start](c)
+			c.accepted(start, leaseFor(30*time.Second))
+		}
+		for range sent {
+			frame, done := expect[*workerv1.Finish](c)
+			if want := sent[done.Ref.AttemptID]; string(done.Result) != want {
+				t.Errorf("the handler saw %s, was sent %s", done.Result, want)
+			}
+			c.finished(frame)
+		}
+		if err := w.end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestALeaseIsRenewedWhileTheHandlerRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -282,6 +313,44 @@ func TestAResumedAttemptThatIsOverEndsItsContext(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestARefusedCapacityReportIsRepeatedWithABrake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGateway(t)
+		release := make(chan struct{})
+		w := g.work(func(context.Context, *Task) (any, error) { <-release; return nil, nil })
+		c, _ := g.accept()
+		c.offer()
+		start, _ := expect[*workerv1.Start](c)
+		c.accepted(start, leaseFor(30*time.Second))
+		w.stopIt()
+		began := time.Now()
+		reports := 0
+		for time.Since(began) < 20*time.Second {
+			frame := c.next()
+			switch frame.Body.(type) {
+			case *workerv1.Capacity:
+				reports++
+				c.refuse(frame, schema.Forbidden)
+			case *workerv1.Renew:
+				c.accepted(frame, leaseFor(30*time.Second))
+			}
+		}
+		if reports < 2 || reports > 40 {
+			t.Errorf("%d reports in 20 s", reports)
+		}
+		close(release)
+		for {
+			frame := c.next()
+			if _, ok := frame.Body.(*workerv1.Finish); ok {
+				c.finished(frame)
+				return
+			}
+			c.refuse(frame, schema.Forbidden)
+		}
+	})
 }
 
 func TestAnUnansweredOperationIsRepeatedUnderItsMessageID(t *testing.T) {

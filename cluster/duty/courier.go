@@ -17,6 +17,9 @@ const (
 	repeatMost = 5 * time.Second
 	// repeatLeast keeps an offer of a second from turning into a storm.
 	repeatLeast = 250 * time.Millisecond
+	// missLeast is the pause before the second try for a gateway that was not
+	// reached; each further one is twice as long.
+	missLeast = 50 * time.Millisecond
 	// rescanPause spaces the searches for effects that found their route full.
 	rescanPause = time.Second
 	// sweepEvery is how often routes without work are given up.

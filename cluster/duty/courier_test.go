@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -335,8 +336,26 @@ func TestAFailedHandOverIsRepeated(t *testing.T) {
 		o := takeOffice(t, newMachine())
 		o.carrier.fail["a"] = true
 		o.Offer([]fsm.Effect{o.machine.lease(assign(1, "a", 9*time.Second))})
-		time.Sleep(4 * time.Second)
-		if got := o.carrier.log("a"); got != "[1@0.00 1@3.00]" {
+		time.Sleep(7 * time.Second)
+		if got := o.carrier.log("a"); got != "[1@0.00 1@0.05 1@0.15 1@0.35 1@0.75 1@1.55 1@3.15 1@6.15]" {
+			t.Errorf("tried %s", got)
+		}
+	})
+}
+
+// A gateway that has only just come is unknown to the leader until gossip
+// arrives. Its first worker does not wait for the next repeat.
+func TestAGatewayThatBecomesKnownIsToldAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		o := takeOffice(t, newMachine())
+		o.carrier.fail["a"] = true
+		o.Offer([]fsm.Effect{o.machine.lease(assign(1, "a", 15*time.Second))})
+		time.Sleep(500 * time.Millisecond)
+		o.carrier.mu.Lock()
+		o.carrier.fail["a"] = false
+		o.carrier.mu.Unlock()
+		time.Sleep(300 * time.Millisecond)
+		if got := o.carrier.log("a"); !strings.HasSuffix(got, " 1@0.75]") {
 			t.Errorf("tried %s", got)
 		}
 	})

@@ -3,6 +3,7 @@ package duty
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ type route struct {
 	repeats repeatHeap // to be said again, by time
 	busy    bool       // a batch is being handed over
 	retired bool
+	failed  int // sayings in a row of which something did not arrive
 }
 
 // parcelKey is what makes two effects one: an attempt is offered once and
@@ -35,11 +37,13 @@ type parcelKey struct {
 }
 
 // parcel is one thing to be said until it is no longer true. Its fields are
-// guarded by route.mu.
+// guarded by route.mu, but for missed, which the goroutine that says it has for
+// itself.
 type parcel struct {
 	key    parcelKey
 	effect fsm.Effect
 	sent   bool // at least once: the next time is a repeat
+	missed bool // the last time it was said, nobody was reached
 	fresh  bool // is in route.fresh
 	due    time.Time
 	place  int // in route.repeats, -1 if not there
@@ -65,6 +69,13 @@ func every(e fsm.Effect) time.Duration {
 		return repeatMost
 	}
 	return min(max(offer/3, repeatLeast), repeatMost)
+}
+
+// afterMiss is the time until the next try for a gateway that was not reached.
+// It may only just have come, and be unknown here until gossip arrives: its
+// workers need not wait for as long as one that does not answer.
+func afterMiss(e fsm.Effect, failed int) time.Duration {
+	return min(every(e), missLeast<<min(failed-1, 8))
 }
 
 // saidOnce tells what no later state shows to have arrived. A lost close is made
@@ -155,10 +166,14 @@ func (r *route) collect(now time.Time) (due []*parcel, next time.Duration, retir
 func (r *route) say(ctx context.Context, due []*parcel) {
 	began := time.Now()
 	var batch []*pb.Delivery
+	var in []*parcel
 	bytes, repeats := 0, 0
 	flush := func() {
-		r.carry(ctx, batch, repeats)
-		batch, bytes, repeats = nil, 0, 0
+		arrived := r.carry(ctx, batch, repeats)
+		for _, p := range in {
+			p.missed = !arrived
+		}
+		batch, in, bytes, repeats = nil, nil, 0, 0
 	}
 	for _, p := range due {
 		// Only put, under the lock, writes an effect.
@@ -177,7 +192,7 @@ func (r *route) say(ctx context.Context, due []*parcel) {
 		if len(batch) > 0 && bytes+size > batchBytes {
 			flush()
 		}
-		batch = append(batch, d)
+		batch, in = append(batch, d), append(in, p)
 		bytes += size
 		if again {
 			repeats++
@@ -192,17 +207,19 @@ func (r *route) say(ctx context.Context, due []*parcel) {
 	r.later(due, began)
 }
 
-func (r *route) carry(ctx context.Context, batch []*pb.Delivery, repeats int) {
+// carry hands a batch over and says whether it arrived.
+func (r *route) carry(ctx context.Context, batch []*pb.Delivery, repeats int) (arrived bool) {
 	ctx, cancel := context.WithTimeout(ctx, carryTimeout)
 	defer cancel()
 	counters := &r.courier.counters
 	if err := r.courier.carrier.Carry(ctx, r.gateway, batch); err != nil {
 		counters.failed.Add(uint64(len(batch)))
 		r.courier.logger.Debug("gateway not reached, will repeat", "gateway", r.gateway, "deliveries", len(batch), "err", err)
-		return
+		return false
 	}
 	counters.carried.Add(uint64(len(batch)))
 	counters.repeated.Add(uint64(repeats))
+	return true
 }
 
 // settle forgets a parcel, unless there was news about it since the look-up.
@@ -219,11 +236,19 @@ func (r *route) later(due []*parcel, began time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.busy = false
+	if slices.ContainsFunc(due, func(p *parcel) bool { return p.missed }) {
+		r.failed++
+	} else {
+		r.failed = 0
+	}
 	for _, p := range due {
 		if r.parcels[p.key] != p || p.fresh {
 			continue
 		}
 		p.due = began.Add(every(p.effect))
+		if p.missed {
+			p.due = began.Add(afterMiss(p.effect, r.failed))
+		}
 		heap.Push(&r.repeats, p)
 	}
 }

@@ -54,6 +54,9 @@ type Node struct {
 	Expect    int    `json:"e,omitempty"` // voters it expects at bootstrap
 	Fresh     bool   `json:"n,omitempty"` // its disk is empty
 	Unproven  bool   `json:"u,omitempty"` // it began empty and was no learner yet
+	// FenceBase tells which of two clusters with one secret was made from the
+	// other: the one with the larger base, by a restore.
+	FenceBase uint64 `json:"b,omitempty"`
 	Sees      string `json:"s,omitempty"` // hash of the founders it sees, until the cluster is founded
 	Gossip    string `json:"-"`           // where it gossips, as this node sees it
 }
@@ -72,9 +75,19 @@ type Config struct {
 	Secret    []byte   // of the cluster; gives the gossip key and label
 	Join      []string // host:port of others, tried for ever
 	Logger    *slog.Logger
+	// Remember is a file that keeps where the voters were last seen, so that a
+	// node that comes back finds them again; empty: none.
+	Remember string
+
+	// OnSuperseded is called, once, when a node of a cluster is met that was made
+	// from this one's state: this one was given up for lost. It must not block.
+	OnSuperseded func(error)
 
 	// RejoinEvery is how often members that are missing are dialled.
 	RejoinEvery time.Duration
+	// TakenFor is how long this node waits for one of its id at another address
+	// to be found dead; 0: 15 s, about twice what gossip takes.
+	TakenFor time.Duration
 }
 
 // Validate names the field that is wrong and what to do about it.
@@ -112,8 +125,16 @@ func hostPort(addr string) (string, int, error) {
 // ErrTaken says that another live node has this node's id.
 var ErrTaken = errors.New("another node has this id: give each node an id of its own, or stop the other one")
 
+// errElsewhere is ErrTaken by a node of the same kind at another address, which
+// may be the life of this one that was killed a moment ago.
+var errElsewhere = fmt.Errorf("%w", ErrTaken)
+
 // ErrOtherCluster says that the nodes to join belong to another cluster.
 var ErrOtherCluster = errors.New("these nodes belong to another cluster: check --join, or start with an empty data directory to become part of it")
+
+// ErrSuperseded says that this node's cluster was given up for lost, and that
+// another one goes on with its state.
+var ErrSuperseded = errors.New("this data directory is of a cluster that was given up for lost, and another cluster was made from its state or a backup of it: move the directory away and start with an empty one to join that cluster")
 
 // List is this node's view of the members.
 type List struct {
@@ -126,9 +147,12 @@ type List struct {
 	mu      sync.Mutex // guards what is below
 	self    Node
 	nodes   map[string]Node
-	known   map[string]string // id to gossip address, of everybody ever seen
-	changed chan struct{}     // closed and replaced at each change
-	refusal error             // why the last merge was refused
+	known   map[string]lastSeen // every other voter ever seen, by id
+	changed chan struct{}       // closed and replaced at each change
+	refusal error               // why the last merge was refused
+	over    bool                // OnSuperseded was called
+
+	learnt chan struct{} // capacity 1: known has something new
 }
 
 // Start begins to gossip. Members of Join that cannot be reached are tried
@@ -141,10 +165,14 @@ func Start(ctx context.Context, cfg Config) (*List, error) {
 	if cfg.RejoinEvery == 0 {
 		cfg.RejoinEvery = 5 * time.Second
 	}
-	l := &List{
-		cfg: cfg, logger: cfg.Logger, self: cfg.Self, nodes: map[string]Node{}, known: map[string]string{},
-		changed: make(chan struct{}), done: make(chan struct{}),
+	if cfg.TakenFor == 0 {
+		cfg.TakenFor = 15 * time.Second
 	}
+	l := &List{
+		cfg: cfg, logger: cfg.Logger, self: cfg.Self, nodes: map[string]Node{}, known: map[string]lastSeen{},
+		changed: make(chan struct{}), done: make(chan struct{}), learnt: make(chan struct{}, 1),
+	}
+	l.recall()
 	mc, err := l.config()
 	if err != nil {
 		return nil, err
@@ -152,7 +180,7 @@ func Start(ctx context.Context, cfg Config) (*List, error) {
 	if l.ml, err = memberlist.Create(mc); err != nil {
 		return nil, fmt.Errorf("gossip at %s: %w", cfg.Bind, err)
 	}
-	if err := l.join(cfg.Join); errors.Is(err, ErrTaken) || errors.Is(err, ErrOtherCluster) {
+	if err := l.joinFirst(ctx); errors.Is(err, ErrTaken) || errors.Is(err, ErrOtherCluster) || errors.Is(err, ErrSuperseded) {
 		return nil, errors.Join(err, l.ml.Shutdown())
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -174,6 +202,7 @@ func (l *List) config() (*memberlist.Config, error) {
 	mc.Name = l.cfg.Self.ID
 	mc.SecretKey = key
 	mc.Label = "pulse-" + hex.EncodeToString(label)
+	mc.EnableCompression = false // messages are short, and each compressor is made anew with a table of 64 KiB
 	mc.BindAddr, mc.BindPort, err = hostPort(l.cfg.Bind)
 	if err != nil {
 		return nil, err
@@ -184,7 +213,9 @@ func (l *List) config() (*memberlist.Config, error) {
 			return nil, err
 		}
 	}
-	mc.DeadNodeReclaimTime = time.Second // a node that restarts may come back elsewhere
+	// A node that restarts may come back elsewhere. What it says before its name
+	// is free is dropped and not said again, so a dead one's name is free at once.
+	mc.DeadNodeReclaimTime = time.Millisecond
 	mc.GossipToTheDeadTime = 30 * time.Second
 	mc.Logger = log.New(logWriter{l.logger}, "", 0)
 	d := (*delegate)(l)
@@ -208,6 +239,29 @@ func resolve(addr string) (string, int, error) {
 	return ips[0].IP.String(), port, nil
 }
 
+// joinFirst joins the others. A node that was killed and comes back elsewhere,
+// as one in a container does, is in its own way until they miss it.
+func (l *List) joinFirst(ctx context.Context) error {
+	patience := time.NewTimer(l.cfg.TakenFor)
+	defer patience.Stop()
+	for said := false; ; said = true {
+		err := l.join(l.cfg.Join)
+		if !errors.Is(err, errElsewhere) {
+			return err
+		}
+		if !said {
+			l.logger.Warn("a node of this id is known at another address; if it was this one, it will soon be missed", "err", err, "patience", l.cfg.TakenFor.String())
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-patience.C:
+			return err
+		case <-time.After(aloneRetry):
+		}
+	}
+}
+
 func (l *List) join(addrs []string) error {
 	if len(addrs) == 0 {
 		return nil
@@ -229,18 +283,25 @@ func (l *List) join(addrs []string) error {
 }
 
 // rejoin dials what is missing: addresses to join that no member has, and
-// members that gossip has forgotten.
+// voters that gossip has forgotten.
 func (l *List) rejoin(ctx context.Context) {
 	defer close(l.done)
-	pause := aloneRetry
+	next := time.NewTimer(0) // who is remembered is looked for at once
+	defer next.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			if len(l.learnt) > 0 {
+				l.remember() // before the end, too
+			}
 			return
-		case <-time.After(pause):
+		case <-l.learnt:
+			l.remember()
+			continue
+		case <-next.C:
 		}
 		missing, alone := l.missing()
-		pause = l.cfg.RejoinEvery
+		pause := l.cfg.RejoinEvery
 		if alone {
 			// Alone: servers that are started together are up in a moment.
 			missing = append(missing, l.cfg.Join...)
@@ -250,20 +311,26 @@ func (l *List) rejoin(ctx context.Context) {
 		if err := l.join(slices.Compact(missing)); err != nil {
 			l.logger.Debug("members are missing", "err", err)
 		}
+		next.Reset(pause)
 	}
 }
 
-// missing lists the addresses of members that were seen and are gone. alone says
-// that nobody else is there.
+// missing lists the addresses of voters that were seen and are gone. alone says
+// that no other voter is there: gateways that see each other and no voter have
+// not found their cluster.
 func (l *List) missing() (addrs []string, alone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for id, addr := range l.known {
+	for id, seen := range l.known {
 		if _, alive := l.nodes[id]; !alive {
-			addrs = append(addrs, addr)
+			addrs = append(addrs, seen.Gossip)
 		}
 	}
-	return addrs, len(l.nodes) < 2
+	alone = true
+	for id, n := range l.nodes {
+		alone = alone && (n.Role != Voter || id == l.self.ID)
+	}
+	return addrs, alone
 }
 
 // Members lists who is alive, this node included, by id.
@@ -284,6 +351,13 @@ func (l *List) Member(id string) (Node, bool) {
 	defer l.mu.Unlock()
 	n, ok := l.nodes[id]
 	return n, ok
+}
+
+// Self is what this node says of itself.
+func (l *List) Self() Node {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.self
 }
 
 // Changed is closed at the next change of the members.
@@ -312,13 +386,23 @@ func (l *List) Update(change func(*Node)) error {
 // Addr is where this node gossips.
 func (l *List) Addr() string { return l.ml.LocalNode().Address() }
 
-// Close says goodbye, within a second, and stops.
-func (l *List) Close() error {
+// Close says goodbye and stops. Whom the goodbye does not reach in time finds out
+// by itself, a few seconds later: that is no failure of a node that ends in good
+// order on a busy machine.
+func (l *List) Close() error { return l.close(goodbyeWithin) }
+
+func (l *List) close(within time.Duration) error {
 	l.cancel()
 	<-l.done
-	err := l.ml.Leave(time.Second)
-	return errors.Join(err, l.ml.Shutdown())
+	if err := l.ml.Leave(within); err != nil {
+		l.logger.Warn("gossip is slow; the others will notice by themselves that this node is gone", "error", err)
+	}
+	return l.ml.Shutdown()
 }
+
+// goodbyeWithin is how long the goodbye may take: it is repeated four times, 200 ms
+// apart.
+const goodbyeWithin = 2 * time.Second
 
 // Kill stops without saying goodbye, as a crash would. For tests.
 func (l *List) Kill() error {
@@ -332,7 +416,11 @@ func (l *List) change(n Node, alive bool) {
 	defer l.mu.Unlock()
 	if alive {
 		l.nodes[n.ID] = n
-		l.known[n.ID] = n.Gossip
+		// A gateway that was parted dials the voters itself. To dial every one
+		// that ever was would hold up the search for those that matter.
+		if n.Role == Voter {
+			l.note(n)
+		}
 	} else {
 		delete(l.nodes, n.ID)
 	}
@@ -401,6 +489,9 @@ func (d *delegate) NotifyAlive(n *memberlist.Node) error {
 // NotifyMerge sees the other side's members before they become ours.
 func (d *delegate) NotifyMerge(peers []*memberlist.Node) error {
 	for _, p := range peers {
+		if p.State == memberlist.StateDead || p.State == memberlist.StateLeft {
+			continue // a node that is gone has no name and no cluster to defend
+		}
 		m, err := decode(p)
 		if err != nil {
 			continue // NotifyAlive keeps it out
@@ -415,11 +506,25 @@ func (d *delegate) NotifyMerge(peers []*memberlist.Node) error {
 func (d *delegate) refuse(m Node) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	other := m.ClusterID != "" && d.self.ClusterID != "" && m.ClusterID != d.self.ClusterID
 	switch {
-	case m.ClusterID != "" && d.self.ClusterID != "" && m.ClusterID != d.self.ClusterID:
+	case other && m.FenceBase < d.self.FenceBase:
+		// It is kept out and told by its own side; here it is no reason to stop.
+		return fmt.Errorf("node %s is of cluster %s, from which this one, %s, was made", m.ID, m.ClusterID, d.self.ClusterID)
+	case other && m.FenceBase > d.self.FenceBase:
+		d.refusal = fmt.Errorf("%w (this one is %s, node %s is of %s)", ErrSuperseded, d.self.ClusterID, m.ID, m.ClusterID)
+		if d.cfg.OnSuperseded != nil && !d.over {
+			d.over = true
+			go d.cfg.OnSuperseded(d.refusal) // it may close this list
+		}
+	case other:
 		d.refusal = fmt.Errorf("%w (node %s is of cluster %s, this one of %s)", ErrOtherCluster, m.ID, m.ClusterID, d.self.ClusterID)
 	case m.ID == d.self.ID && (m.RPC != d.self.RPC || m.HTTP != d.self.HTTP):
-		d.refusal = fmt.Errorf("%w (id %s is at %s)", ErrTaken, m.ID, m.Gossip)
+		taken := ErrTaken
+		if m.Role == d.self.Role {
+			taken = errElsewhere
+		}
+		d.refusal = fmt.Errorf("%w (id %s is at %s)", taken, m.ID, m.Gossip)
 	default:
 		return nil
 	}

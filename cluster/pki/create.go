@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,7 +37,13 @@ type InitOptions struct {
 	// so that two clusters are never taken for each other.
 	Cluster  string
 	Nodes    []NodeSpec
+	Gateways []NodeSpec    // nodes without a vote
+	Clients  []string      // names of clients that get a certificate too
 	Validity time.Duration // of the certificates; 0: DefaultValidity
+	// Keep takes a directory that is there for what it is: only nodes and
+	// clients that it does not have are made. So a start script may say the same
+	// thing each time.
+	Keep bool
 }
 
 // Issued is a certificate that was made.
@@ -48,54 +55,148 @@ type Issued struct {
 
 // Init makes the directory of a secure cluster: its secret, its authorities, and
 // the certificates of its first nodes. A directory that holds anything is left
-// alone.
+// alone, unless Keep is set.
 func Init(dir string, o InitOptions) ([]Issued, error) {
-	if o.Cluster == "" {
-		o.Cluster = "c" + newSerial().Text(36)[:12]
-	}
-	if !clusterPattern.MatchString(o.Cluster) {
-		return nil, fmt.Errorf("pki: cluster name %q: give up to 63 of a-z, 0-9 and -, no - at the ends", o.Cluster)
-	}
-	if len(o.Nodes) == 0 || len(o.Nodes) > nodesMax {
-		return nil, fmt.Errorf("pki: %d nodes are given: give 1 to %d", len(o.Nodes), nodesMax)
-	}
-	seen := map[string]string{}
-	for _, n := range o.Nodes {
-		if err := errors.Join(checkNodeID(n.ID), checkHosts(n.ID, n.Hosts)); err != nil {
-			return nil, err
-		}
-		if was, taken := seen[strings.ToLower(n.ID)]; taken {
-			return nil, fmt.Errorf("pki: nodes %s and %s have one name for a file system that does not tell A from a: give each its own", was, n.ID)
-		}
-		seen[strings.ToLower(n.ID)] = n.ID
-	}
-	validity, err := checkValidity(o.Validity)
+	validity, err := o.check()
 	if err != nil {
 		return nil, err
 	}
-	switch entries, err := os.ReadDir(dir); {
+	entries, err := os.ReadDir(dir)
+	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("pki: %w", err)
+	case len(entries) > 0 && o.Keep:
+		return complete(dir, o, validity)
 	case len(entries) > 0:
 		return nil, fmt.Errorf("pki: %s is not empty and nothing in it is overwritten: give a new directory, or add-node to enlarge the cluster it holds", dir)
 	}
-
+	if o.Cluster == "" {
+		o.Cluster = "c" + newSerial().Text(36)[:12]
+	}
 	v := &vault{dir: dir, manifest: manifest{
 		Format: manifestFormat, Cluster: o.Cluster, CreatedAt: time.Now().UTC().Truncate(time.Second), Authorities: map[kind]lineage{},
 	}}
 	if err := v.found(); err != nil {
 		return nil, err
 	}
-	var issued []Issued
-	for _, n := range o.Nodes {
-		made, err := v.addNode(n, validity)
-		if err != nil {
-			return nil, err
-		}
-		issued = append(issued, made...)
+	issued, err := v.addMissing(o, validity)
+	if err != nil {
+		return nil, err
 	}
 	// Last: a directory without it is an unfinished one, and says so.
 	return issued, v.saveManifest()
+}
+
+// check says whether the options make sense, and how long certificates last.
+func (o InitOptions) check() (validity time.Duration, err error) {
+	if o.Cluster != "" && !clusterPattern.MatchString(o.Cluster) {
+		return 0, fmt.Errorf("pki: cluster name %q: give up to 63 of a-z, 0-9 and -, no - at the ends", o.Cluster)
+	}
+	if len(o.Nodes) == 0 || len(o.Nodes)+len(o.Gateways) > nodesMax {
+		return 0, fmt.Errorf("pki: %d nodes and %d gateways are given: give 1 to %d in all, and one node at least", len(o.Nodes), len(o.Gateways), nodesMax)
+	}
+	seen := map[string]string{}
+	for _, n := range slices.Concat(o.Nodes, o.Gateways) {
+		if err := errors.Join(checkNodeID(n.ID), checkHosts(n.ID, n.Hosts)); err != nil {
+			return 0, err
+		}
+		if was, taken := seen[strings.ToLower(n.ID)]; taken {
+			return 0, fmt.Errorf("pki: nodes %s and %s have one name for a file system that does not tell A from a: give each its own", was, n.ID)
+		}
+		seen[strings.ToLower(n.ID)] = n.ID
+	}
+	for _, id := range o.Clients {
+		if err := checkClientID(id); err != nil {
+			return 0, err
+		}
+	}
+	return checkValidity(o.Validity)
+}
+
+// complete makes what a directory that is there does not have.
+func complete(dir string, o InitOptions, validity time.Duration) ([]Issued, error) {
+	v, err := openVault(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("pki: %s is not empty and holds no whole cluster: empty it if an interrupted init-tls has left it so: %w", dir, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if o.Cluster != "" && o.Cluster != v.manifest.Cluster {
+		return nil, fmt.Errorf("pki: %s is of cluster %s, not of %s: give another directory", dir, v.manifest.Cluster, o.Cluster)
+	}
+	return v.addMissing(o, validity)
+}
+
+// addMissing makes the nodes and clients that are not there.
+func (v *vault) addMissing(o InitOptions, validity time.Duration) (issued []Issued, err error) {
+	if issued, err = v.addMissingNodes(o.Nodes, nodeRole, validity); err != nil {
+		return issued, err
+	}
+	made, err := v.addMissingNodes(o.Gateways, gatewayRole, validity)
+	if issued = append(issued, made...); err != nil {
+		return issued, err
+	}
+	for _, id := range o.Clients {
+		if _, err := os.Stat(v.path(clientsDir, id, ClientCertFile)); err == nil {
+			continue
+		}
+		made, err := v.addClient(id, validity)
+		if err != nil {
+			return issued, err
+		}
+		issued = append(issued, made...)
+	}
+	return issued, nil
+}
+
+func (v *vault) addMissingNodes(nodes []NodeSpec, role string, validity time.Duration) (issued []Issued, err error) {
+	for _, n := range nodes {
+		there, err := v.hosts(n, role)
+		if err != nil {
+			return issued, err
+		}
+		if there {
+			continue
+		}
+		made, err := v.addNode(n, role, validity)
+		if err != nil {
+			return issued, err
+		}
+		issued = append(issued, made...)
+	}
+	return issued, nil
+}
+
+// hosts says whether a node is there, and refuses to take one for there whose
+// certificate lacks a host or is of another role.
+func (v *vault) hosts(n NodeSpec, role string) (there bool, err error) {
+	if _, err := os.Stat(v.path(n.ID, NodeCertFile)); err != nil {
+		return false, nil //nolint:nilerr // then it is made, which says what is wrong
+	}
+	for _, k := range []kind{nodeKind, httpKind} {
+		cert, was, err := v.leafIn(v.path(n.ID), k, n.ID)
+		if err != nil {
+			return false, err
+		}
+		if k == nodeKind && was != role {
+			return false, fmt.Errorf("pki: %s has the certificate of a %s, and that of a %s is asked for: revoke it and add it again", n.ID, was, role)
+		}
+		for _, h := range n.Hosts {
+			if !named(cert, h) {
+				return false, fmt.Errorf("pki: the %s certificate of node %s is not for %s: revoke the node and add it with all its hosts, or leave that host out", k, n.ID, h)
+			}
+		}
+	}
+	return true, nil
+}
+
+// named says whether a certificate has exactly this name or address.
+func named(cert *x509.Certificate, host string) bool {
+	if ip := net.ParseIP(host); ip != nil {
+		return slices.ContainsFunc(cert.IPAddresses, ip.Equal)
+	}
+	return slices.Contains(cert.DNSNames, host)
 }
 
 func checkValidity(d time.Duration) (time.Duration, error) {
@@ -123,12 +224,25 @@ func (v *vault) found() error {
 			return err
 		}
 		v.manifest.Authorities[k] = lineage{Signs: 1, Believed: []int{1}}
+		if err := v.withdraw(k, nil); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 // AddNode makes the directory of one more node.
 func AddNode(dir string, n NodeSpec, validity time.Duration) ([]Issued, error) {
+	return addTo(dir, n, nodeRole, validity)
+}
+
+// AddGateway makes the directory of one more node without a vote. Its certificate
+// is good wherever a node's is, but for where servers vote.
+func AddGateway(dir string, n NodeSpec, validity time.Duration) ([]Issued, error) {
+	return addTo(dir, n, gatewayRole, validity)
+}
+
+func addTo(dir string, n NodeSpec, role string, validity time.Duration) ([]Issued, error) {
 	v, err := openVault(dir)
 	if err != nil {
 		return nil, err
@@ -137,11 +251,11 @@ func AddNode(dir string, n NodeSpec, validity time.Duration) ([]Issued, error) {
 	if err := errors.Join(err, checkNodeID(n.ID), checkHosts(n.ID, n.Hosts)); err != nil {
 		return nil, err
 	}
-	return v.addNode(n, validity)
+	return v.addNode(n, role, validity)
 }
 
-// AddClient makes the directory of a client: a certificate for the HTTP port,
-// good beside a token and never instead of one.
+// AddClient makes the directory of a client: a certificate that says at the HTTP
+// port who it is.
 func AddClient(dir, id string, validity time.Duration) ([]Issued, error) {
 	v, err := openVault(dir)
 	if err != nil {
@@ -154,16 +268,20 @@ func AddClient(dir, id string, validity time.Duration) ([]Issued, error) {
 	if err := checkClientID(id); err != nil {
 		return nil, err
 	}
-	return v.addHolder(v.path(clientsDir, id), id, []kind{clientKind}, nil, validity)
+	return v.addClient(id, validity)
 }
 
-func (v *vault) addNode(n NodeSpec, validity time.Duration) ([]Issued, error) {
-	return v.addHolder(v.path(n.ID), n.ID, []kind{nodeKind, httpKind}, n.Hosts, validity)
+func (v *vault) addClient(id string, validity time.Duration) ([]Issued, error) {
+	return v.addHolder(v.path(clientsDir, id), id, clientRole, []kind{clientKind}, nil, validity)
+}
+
+func (v *vault) addNode(n NodeSpec, role string, validity time.Duration) ([]Issued, error) {
+	return v.addHolder(v.path(n.ID), n.ID, role, []kind{nodeKind, httpKind}, n.Hosts, validity)
 }
 
 // addHolder makes a new directory with certificates and all that goes with them.
 // When something fails, the directory is taken away again.
-func (v *vault) addHolder(dir, id string, of []kind, hosts []string, validity time.Duration) (issued []Issued, err error) {
+func (v *vault) addHolder(dir, id, role string, of []kind, hosts []string, validity time.Duration) (issued []Issued, err error) {
 	if err := os.Mkdir(dir, dirMode); err != nil {
 		if errors.Is(err, fs.ErrExist) {
 			return nil, fmt.Errorf("pki: %s is there already and is not overwritten: renew it, or revoke it first to start anew: %w", dir, err)
@@ -176,7 +294,7 @@ func (v *vault) addHolder(dir, id string, of []kind, hosts []string, validity ti
 		}
 	}()
 	for _, k := range of {
-		made, err := v.issueTo(dir, k, v.leafOf(k, id, hosts), id, validity)
+		made, err := v.issueTo(dir, k, v.leafOf(k, id, role, hosts), id, validity)
 		if err != nil {
 			return nil, err
 		}
@@ -204,11 +322,11 @@ func (v *vault) addHolder(dir, id string, of []kind, hosts []string, validity ti
 }
 
 // leafOf says what the certificate of a node or client is good for.
-func (v *vault) leafOf(k kind, id string, hosts []string) leaf {
+func (v *vault) leafOf(k kind, id, role string, hosts []string) leaf {
 	switch k {
 	case nodeKind:
 		// A node calls and is called.
-		return leaf{id, nameOf(v.manifest.Cluster, nodeRole, id), hosts,
+		return leaf{id, nameOf(v.manifest.Cluster, role, id), hosts,
 			[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	case httpKind:
 		// Health checks and the operator's verbs on the node itself call

@@ -27,9 +27,9 @@ func TestInitMakesAllThatANodeNeeds(t *testing.T) {
 		got = append(got, e.Name()+" "+info.Mode().String())
 	}
 	want := []string{
-		"client-ca.pem -rw-r--r--", "cluster.secret -rw-------",
+		"client-ca.pem -rw-r--r--", "client.crl -rw-r--r--", "cluster.secret -rw-------",
 		"http-ca.pem -rw-r--r--", "http.key -rw-------", "http.pem -rw-r--r--",
-		"node-ca.pem -rw-r--r--", "node.key -rw-------", "node.pem -rw-r--r--",
+		"node-ca.pem -rw-r--r--", "node.crl -rw-r--r--", "node.key -rw-------", "node.pem -rw-r--r--",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("n1 holds\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

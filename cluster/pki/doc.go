@@ -6,7 +6,7 @@
 //
 //	node    node to node (raft, rpc): both sides show one, TLS 1.3 only
 //	http    what a node shows to clients, workers and browsers
-//	client  what a client may show to the HTTP port, beside its token
+//	client  by what a client says at the HTTP port who it is
 //
 // A node's name is one URI in its certificate, pulse://<cluster>/node/<id>. It
 // is compared exactly, by the server with "some node of my cluster" and by the
@@ -23,7 +23,7 @@
 //	clients/<name>/     all that this client needs
 //	revoked/            what Revoke put away
 //
-// Init, AddNode and AddClient never overwrite anything. Renew and RotateCA
+// Init, AddNode and AddClient never overwrite anything; List shows what is there. Renew and RotateCA
 // replace certificates in place, Revoke adds to the list of what is no longer
 // believed; after each of them the nodes' directories are copied again. None of
 // them may run at the same time as another on the same directory.

@@ -66,6 +66,7 @@ func showing(t *testing.T, certFile, keyFile string) *tls.Config {
 type meeting struct {
 	server, client error
 	peer           string // whom the server saw
+	seen           tls.ConnectionState
 }
 
 func (m meeting) ok() bool { return m.server == nil && m.client == nil }
@@ -85,6 +86,7 @@ func meet(server, client *tls.Config) (m meeting) {
 			return
 		}
 		m.peer, _ = PeerID(s)
+		m.seen = s.ConnectionState()
 		if _, m.server = s.Write(word); m.server == nil {
 			_, m.server = s.Read(make([]byte, 1))
 		}

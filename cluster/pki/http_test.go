@@ -54,53 +54,89 @@ func TestTheHTTPPortIsBelievedByItsNamesAndItsOwnCAOnly(t *testing.T) {
 	}
 }
 
-func TestClientCertificatesAreJudgedWhenTheyAreShown(t *testing.T) {
+func TestClientCertificatesAreJudgedAtEachRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := newCluster(t, "prod")
-		_, err := AddClient(dir, "reports", 0)
+		_, err := AddClient(dir, "reports", 2*time.Hour)
+		must(t, err)
+		other := newCluster(t, "test")
+		_, err = AddClient(other, "reports", 0)
 		must(t, err)
 		own := filepath.Join(dir, "clients", "reports")
 		files := HTTPFiles(filepath.Join(dir, "n1"))
-		open := openHTTP(t, HTTPOptions{Files: files})
-		strict := openHTTP(t, HTTPOptions{Files: files, RequireClient: true})
-		without := files
-		without.CA = ""
-		none := openHTTP(t, HTTPOptions{Files: without})
+		h := openHTTP(t, HTTPOptions{Files: files, Cluster: "prod"})
+		// A true client certificate, of another name: one CA may serve two clusters.
+		issueAs(t, dir, clientKind, own, leaf{"reports", nameOf("test", clientRole, "reports"), nil, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, time.Hour)
+		elsewhere := showing(t, filepath.Join(own, ClientCertFile), filepath.Join(own, ClientKeyFile))
+		issueAs(t, dir, clientKind, own, leaf{"reports", nameOf("prod", nodeRole, "reports"), nil, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, time.Hour)
+		asNode := showing(t, filepath.Join(own, ClientCertFile), filepath.Join(own, ClientKeyFile))
+		issueAs(t, dir, clientKind, own, leaf{"reports", nameOf("prod", clientRole, "reports"), nil, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, 2*time.Hour)
 
-		nobody := browser(t, filepath.Join(own, HTTPCAFile), "localhost")
 		client := showing(t, filepath.Join(own, ClientCertFile), filepath.Join(own, ClientKeyFile))
-		node := showing(t, filepath.Join(dir, "n2", NodeCertFile), filepath.Join(dir, "n2", NodeKeyFile))
 		for _, c := range []struct {
 			name   string
-			server *HTTPIdentity
 			client *tls.Config
-			good   bool
+			want   error // nil: it is let in
 		}{
-			{"nobody at an open port", open, nobody, true},
-			{"nobody at a strict port", strict, nobody, false},
-			{"nobody at a port without CA", none, nobody, true},
-			{"a client at an open port", open, client, true},
-			{"a client at a strict port", strict, client, true},
-			{"a node at an open port", open, node, false},
-			{"a node at a strict port", strict, node, false},
+			{"a client", client, nil},
+			{"nobody", browser(t, filepath.Join(own, HTTPCAFile), "localhost"), ErrWrongCA},
+			{"a node", showing(t, filepath.Join(dir, "n2", NodeCertFile), filepath.Join(dir, "n2", NodeKeyFile)), ErrWrongCA},
+			{"a server's certificate", showing(t, filepath.Join(dir, "n2", HTTPCertFile), filepath.Join(dir, "n2", HTTPKeyFile)), ErrWrongCA},
+			{"a client of another CA", showing(t, filepath.Join(other, "clients", "reports", ClientCertFile), filepath.Join(other, "clients", "reports", ClientKeyFile)), ErrWrongCA},
+			{"a client of another cluster", elsewhere, ErrWrongName},
+			{"a node's name from the client CA", asNode, ErrWrongName},
 		} {
-			if m := meet(c.server.ServerConfig(), c.client); m.ok() != c.good {
+			m := meet(h.ServerConfig(), c.client)
+			if !m.ok() {
 				t.Errorf("%s: %+v", c.name, m)
+				continue
+			}
+			switch id, err := h.Client(&m.seen); {
+			case c.want == nil && (err != nil || id != "reports"):
+				t.Errorf("%s is %q: %v", c.name, id, err)
+			case c.want != nil && (!errors.Is(err, c.want) || id != ""):
+				t.Errorf("%s is %q: %v, want %v", c.name, id, err, c.want)
 			}
 		}
 
-		kept := t.TempDir()
-		copyDir(t, own, kept)
+		// The connection stays; the certificate ends.
+		m := meet(h.ServerConfig(), client)
+		time.Sleep(2*time.Hour + judgedFor)
+		if _, err := h.Client(&m.seen); !errors.Is(err, ErrExpired) {
+			t.Errorf("after its end: %v", err)
+		}
+		_, err = Renew(dir, RenewOptions{Clients: []string{"reports"}})
+		must(t, err)
+		m = meet(h.ServerConfig(), showing(t, filepath.Join(own, ClientCertFile), filepath.Join(own, ClientKeyFile)))
+		if id, err := h.Client(&m.seen); id != "reports" {
+			t.Errorf("renewed: %v", err)
+		}
 		must(t, RevokeClient(dir, "reports"))
 		time.Sleep(lookEvery)
-		if m := meet(open.ServerConfig(), client); !errors.Is(m.server, ErrRevoked) {
-			t.Errorf("a withdrawn client: %v", m.server)
-		}
-		if m := meet(open.ServerConfig(), nobody); !m.ok() {
-			t.Errorf("nobody, then: %+v", m)
+		if _, err := h.Client(&m.seen); !errors.Is(err, ErrRevoked) {
+			t.Errorf("withdrawn: %v", err)
 		}
 	})
+}
+
+func TestWhoWasLetInIsRememberedWithinBounds(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t, "prod")
+	h := openHTTP(t, HTTPOptions{Files: HTTPFiles(filepath.Join(dir, "n1"))})
+	for i := range judgedMax {
+		h.judged[sum([]*x509.Certificate{{Raw: []byte{byte(i), byte(i >> 8)}}})] = judgement{}
+	}
+	_, err := AddClient(dir, "one-more", 0)
+	must(t, err)
+	own := filepath.Join(dir, "clients", "one-more")
+	m := meet(h.ServerConfig(), showing(t, filepath.Join(own, ClientCertFile), filepath.Join(own, ClientKeyFile)))
+	if id, err := h.Client(&m.seen); id != "one-more" {
+		t.Fatal(err)
+	}
+	if len(h.judged) != 1 {
+		t.Errorf("%d are remembered", len(h.judged))
+	}
 }
 
 func TestTheHTTPCertificateFollowsItsFile(t *testing.T) {
@@ -109,7 +145,7 @@ func TestTheHTTPCertificateFollowsItsFile(t *testing.T) {
 		dir := newCluster(t, "prod")
 		h := openHTTP(t, HTTPOptions{Files: HTTPFiles(filepath.Join(dir, "n1"))})
 		for _, want := range []string{Begun, Switched, Finished} {
-			before := h.NotAfter()
+			_, before := h.Validity()
 			// The client has the newest bundle, the port may not have anything.
 			step, _, err := RotateCA(dir, "http", DefaultValidity-time.Hour)
 			must(t, err)
@@ -120,8 +156,8 @@ func TestTheHTTPCertificateFollowsItsFile(t *testing.T) {
 			if m := meet(h.ServerConfig(), browser(t, filepath.Join(dir, "n2", HTTPCAFile), "n1.example.org")); !m.ok() {
 				t.Errorf("%s: %+v", step, m)
 			}
-			if changed := !h.NotAfter().Equal(before); changed != (step == Switched) {
-				t.Errorf("%s: the certificate has changed: %v", step, changed)
+			if _, now := h.Validity(); now.Equal(before) == (step == Switched) {
+				t.Errorf("%s: the certificate ended at %s, now at %s", step, before, now)
 			}
 		}
 	})
@@ -137,7 +173,6 @@ func TestAnHTTPPortWithoutWhatItNeedsDoesNotOpen(t *testing.T) {
 		want string
 	}{
 		{"no certificate", HTTPOptions{Files: Files{Key: files.Key}}, "give both"},
-		{"clients required, no CA", HTTPOptions{Files: Files{Cert: files.Cert, Key: files.Key}, RequireClient: true}, "client CA"},
 		{"a CA file that is none", HTTPOptions{Files: Files{CA: files.Cert, Cert: files.Cert, Key: files.Key}}, "no authority"},
 	} {
 		if _, err := OpenHTTP(c.o); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -22,8 +22,9 @@ type Options struct {
 // Identity is what a node shows to other nodes and by what it judges them. It
 // may be used from any goroutine, needs no closing, and follows its files.
 type Identity struct {
-	id   string
-	desk *desk
+	id     string
+	desk   *desk
+	voters bool // gateways are not believed
 }
 
 // Open reads a node's certificates and makes sure that others would believe
@@ -57,7 +58,7 @@ func (i *Identity) isOurs(p *papers, cluster string, now time.Time) (err error) 
 	if p.name, err = nameIn(leaf); err != nil {
 		return fmt.Errorf("%w: %w", ErrWrongName, err)
 	}
-	if p.name.role != nodeRole || p.name.id != i.id {
+	if !p.name.isNode() || p.name.id != i.id {
 		return fmt.Errorf("%w: it is of %s and this is node %s: copy this node's own directory here", ErrWrongName, p.name, i.id)
 	}
 	if cluster != "" && cluster != p.name.cluster {
@@ -91,10 +92,17 @@ func parseChain(cert *tls.Certificate) ([]*x509.Certificate, error) {
 // Cluster is the cluster's name in the certificate.
 func (i *Identity) Cluster() string { return i.desk.now.Load().name.cluster }
 
-// NotAfter is when the certificate ends that is in use. Asking looks at the
+// Validity is the life of the certificate that is in use. Asking looks at the
 // files, so that an owner who asks every minute hears of bad ones while nobody
 // shakes hands.
-func (i *Identity) NotAfter() time.Time { return i.desk.papers().cert.Leaf.NotAfter }
+func (i *Identity) Validity() (notBefore, notAfter time.Time) { return i.desk.validity() }
+
+// Gateway says whether this is a node without a vote.
+func (i *Identity) Gateway() bool { return i.desk.now.Load().name.role == gatewayRole }
+
+// Voters is the same node where servers are among themselves: gateways are not
+// let in, nor believed to be a server.
+func (i *Identity) Voters() *Identity { return &Identity{id: i.id, desk: i.desk, voters: true} }
 
 // ServerConfig lets in nodes of this cluster and nobody else. PeerID tells who
 // came. The config is the caller's own, to add protocols to.
@@ -148,6 +156,9 @@ func (i *Identity) judge(s tls.ConnectionState, peerID string, usage x509.ExtKey
 	if peerID == "" {
 		want.id = got.id
 	}
+	if !i.voters && got.role == gatewayRole {
+		want.role = gatewayRole
+	}
 	if got != want {
 		return fmt.Errorf("pki: %w: the other side is %s, wanted is %s: check the addresses, and that each node has its own directory", ErrWrongName, got, want)
 	}
@@ -166,7 +177,7 @@ func PeerID(conn net.Conn) (string, error) {
 		return "", errors.New("pki: the other side has shown no certificate yet")
 	}
 	n, err := nameIn(s.PeerCertificates[0])
-	if err != nil || n.role != nodeRole {
+	if err != nil || !n.isNode() {
 		return "", fmt.Errorf("pki: the other side is no node: %w", errors.Join(err, ErrWrongName))
 	}
 	return n.id, nil

@@ -57,6 +57,51 @@ func TestOnlyTheNodeThatWasMeantIsBelieved(t *testing.T) {
 	}
 }
 
+// A gateway calls servers and is called by them, and among voters it is nobody:
+// with its certificate nobody votes, and none of it is believed to be a server.
+func TestAGatewayIsANodeAndNoVoter(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t, "prod")
+	if _, err := AddGateway(dir, NodeSpec{"g1", []string{"g1.example.org"}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		n1, n2, g1 := open(t, dir, "n1"), open(t, dir, "n2"), open(t, dir, "g1")
+		if !g1.Gateway() || n1.Gateway() {
+			t.Errorf("a gateway: %t, a server: %t", g1.Gateway(), n1.Gateway())
+		}
+		if m := meet(n1.ServerConfig(), calling(t, g1, "n1")); !m.ok() || m.peer != "g1" {
+			t.Errorf("a gateway calls a server: %+v", m)
+		}
+		if m := meet(g1.ServerConfig(), calling(t, n1, "g1")); !m.ok() || m.peer != "n1" {
+			t.Errorf("a server calls a gateway: %+v", m)
+		}
+		if m := meet(n1.Voters().ServerConfig(), calling(t, n2.Voters(), "n1")); !m.ok() {
+			t.Errorf("servers among themselves: %+v", m)
+		}
+		if m := meet(n1.Voters().ServerConfig(), calling(t, g1, "n1")); !errors.Is(m.server, ErrWrongName) {
+			t.Errorf("a gateway among servers is told %v", m.server)
+		}
+		if m := meet(g1.ServerConfig(), calling(t, n1.Voters(), "g1")); !errors.Is(m.client, ErrWrongName) {
+			t.Errorf("a gateway in a server's place is told %v", m.client)
+		}
+	}
+	check()
+	// It stays one when its certificate is made anew, and with Keep.
+	_, err := Renew(dir, RenewOptions{})
+	must(t, err)
+	check()
+	o := InitOptions{Nodes: []NodeSpec{{"n1", []string{"n1.example.org"}}}, Gateways: []NodeSpec{{"g1", []string{"g1.example.org"}}}, Keep: true}
+	if issued, err := Init(dir, o); err != nil || len(issued) != 0 {
+		t.Errorf("made again: %v, %v", issued, err)
+	}
+	o.Nodes, o.Gateways = append(o.Nodes, o.Gateways...), nil
+	if _, err := Init(dir, o); err == nil || !strings.Contains(err.Error(), "certificate of a gateway") {
+		t.Errorf("a gateway that is to be a server: %v", err)
+	}
+}
+
 // Each stranger at the door of the nodes is turned away by the node, whatever
 // else its certificate is good for.
 func TestStrangersAreRefusedAtTheDoorOfTheNodes(t *testing.T) {
@@ -71,7 +116,7 @@ func TestStrangersAreRefusedAtTheDoorOfTheNodes(t *testing.T) {
 		holder := t.TempDir()
 		v, err := openVault(dir)
 		must(t, err)
-		l := v.leafOf(nodeKind, "n2", []string{"n2"})
+		l := v.leafOf(nodeKind, "n2", nodeRole, []string{"n2"})
 		if l.uri = nil; len(uris) > 0 {
 			l.uri, err = url.Parse(uris[0])
 			must(t, err)
@@ -83,7 +128,7 @@ func TestStrangersAreRefusedAtTheDoorOfTheNodes(t *testing.T) {
 		holder := t.TempDir()
 		v, err := openVault(dir)
 		must(t, err)
-		l := v.leafOf(nodeKind, "n2", []string{"n2"})
+		l := v.leafOf(nodeKind, "n2", nodeRole, []string{"n2"})
 		l.usage = l.usage[:1]
 		issueAs(t, dir, nodeKind, holder, l, time.Hour)
 		return showing(t, at(holder, NodeCertFile), at(holder, NodeKeyFile))
@@ -172,7 +217,7 @@ func TestCertificatesAreGoodForTheirTimeOnly(t *testing.T) {
 			a, err := v.signer(nodeKind)
 			must(t, err)
 			then := time.Now().Add(24 * time.Hour)
-			certPEM, keyPEM, err := a.issue(v.leafOf(nodeKind, "n3", []string{"n3"}), newSerial(), then, then.Add(time.Hour))
+			certPEM, keyPEM, err := a.issue(v.leafOf(nodeKind, "n3", nodeRole, []string{"n3"}), newSerial(), then, then.Add(time.Hour))
 			must(t, err)
 			copyDir(t, filepath.Join(dir, "n3"), future)
 			must(t, os.WriteFile(filepath.Join(future, NodeCertFile), certPEM, 0o600))

@@ -18,12 +18,12 @@ const (
 	NodeCAFile     = "node-ca.pem"
 	NodeCertFile   = "node.pem"
 	NodeKeyFile    = "node.key"
-	NodeCRLFile    = "node.crl" // not there before the first Revoke
+	NodeCRLFile    = "node.crl" // what Revoke has withdrawn
 	HTTPCAFile     = "http-ca.pem"
 	HTTPCertFile   = "http.pem"
 	HTTPKeyFile    = "http.key"
 	ClientCAFile   = "client-ca.pem"
-	ClientCRLFile  = "client.crl" // not there before the first RevokeClient
+	ClientCRLFile  = "client.crl" // what RevokeClient has withdrawn
 	ClientCertFile = "client.pem"
 	ClientKeyFile  = "client.key"
 )
@@ -45,8 +45,8 @@ type Files struct {
 	CA   string // whom to believe; a bundle of several while a CA is replaced
 	Cert string // what to show
 	Key  string
-	// CRL lists what is no longer believed. The file may be missing until the
-	// first certificate is withdrawn; empty: none is looked for.
+	// CRL lists what is no longer believed. The file may be missing until there
+	// is one; empty: none is looked for.
 	CRL string
 }
 

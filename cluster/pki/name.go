@@ -18,8 +18,9 @@ var (
 )
 
 const (
-	nodeRole   = "node"
-	clientRole = "client"
+	nodeRole    = "node"
+	gatewayRole = "gateway" // a node without a vote: no server takes it for one
+	clientRole  = "client"
 )
 
 // nameOf is the URI of a node or a client.
@@ -31,6 +32,9 @@ func nameOf(cluster, role, id string) *url.URL {
 type name struct{ cluster, role, id string }
 
 func (n name) String() string { return nameOf(n.cluster, n.role, n.id).String() }
+
+// isNode says that it is one of the cluster's own processes, with a vote or without.
+func (n name) isNode() bool { return n.role == nodeRole || n.role == gatewayRole }
 
 // nameIn reads the name in a certificate. One with two names is nobody's.
 func nameIn(cert *x509.Certificate) (name, error) {

@@ -84,6 +84,12 @@ func (d *desk) papers() *papers {
 	return d.now.Load()
 }
 
+// validity is the life of the certificate that is in use.
+func (d *desk) validity() (notBefore, notAfter time.Time) {
+	leaf := d.papers().cert.Leaf
+	return leaf.NotBefore, leaf.NotAfter
+}
+
 // look reads the files again and says what is new, if anything is. The caller
 // holds mu.
 func (d *desk) look() *Reload {

@@ -67,8 +67,13 @@ func (v *vault) revoke(k kind, dir, id string) error {
 }
 
 // withdraw signs new lists, one for each authority that is still believed: what
-// others have issued is refused without one.
+// others have issued is refused without one. There is one from the beginning, an
+// empty one, because other programs refuse everybody for want of it. Nobody is
+// told of servers' certificates that were withdrawn, so those have none.
 func (v *vault) withdraw(k kind, given []entry) error {
+	if k == httpKind {
+		return nil
+	}
 	path := v.path(caDir, k.crlFile())
 	lists := map[string]*x509.RevocationList{} // by the id of the key that signed it
 	data, err := readFile(path)

@@ -169,7 +169,7 @@ func (v *vault) renew(k kind, nodes, clients []string, validity time.Duration) (
 	var issued []Issued
 	for _, id := range ids {
 		dir := filepath.Join(parent, id)
-		was, err := v.leafIn(dir, k, id)
+		was, role, err := v.leafIn(dir, k, id)
 		if err != nil {
 			return issued, err
 		}
@@ -177,7 +177,7 @@ func (v *vault) renew(k kind, nodes, clients []string, validity time.Duration) (
 		for _, ip := range was.IPAddresses {
 			hosts = append(hosts, ip.String())
 		}
-		made, err := v.issueTo(dir, k, v.leafOf(k, id, hosts), id, validity)
+		made, err := v.issueTo(dir, k, v.leafOf(k, id, role, hosts), id, validity)
 		if err != nil {
 			return issued, err
 		}
@@ -186,29 +186,30 @@ func (v *vault) renew(k kind, nodes, clients []string, validity time.Duration) (
 	return issued, nil
 }
 
-// leafIn reads a certificate of ours and makes sure that it is.
-func (v *vault) leafIn(dir string, k kind, id string) (*x509.Certificate, error) {
+// leafIn reads a certificate of ours, with the role that it names, and makes sure
+// that it is.
+func (v *vault) leafIn(dir string, k kind, id string) (_ *x509.Certificate, role string, err error) {
 	path := filepath.Join(dir, k.certFile())
 	data, err := readFile(path)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	certs, err := parseCerts(data)
 	if err != nil {
-		return nil, fmt.Errorf("pki: %s: %w", path, err)
+		return nil, "", fmt.Errorf("pki: %s: %w", path, err)
 	}
-	want := v.leafOf(k, id, nil)
-	if want.uri == nil {
-		return certs[0], nil
+	if k == httpKind {
+		return certs[0], "", nil // it names hosts alone
 	}
 	got, err := nameIn(certs[0])
 	if err != nil {
-		return nil, fmt.Errorf("pki: %s: %w", path, err)
+		return nil, "", fmt.Errorf("pki: %s: %w", path, err)
 	}
-	if got.String() != want.uri.String() {
-		return nil, fmt.Errorf("pki: %s is the certificate of %s, not of %s: put back the right one", path, got, want.uri)
+	want := v.leafOf(k, id, got.role, nil).uri
+	if got.String() != want.String() || (got.role == clientRole) != (k == clientKind) {
+		return nil, "", fmt.Errorf("pki: %s is the certificate of %s, not of %s: put back the right one", path, got, want)
 	}
-	return certs[0], nil
+	return certs[0], got.role, nil
 }
 
 // CAs that RotateCA takes.
@@ -253,6 +254,9 @@ func (v *vault) beginRotation(k kind) error {
 		return err
 	}
 	v.manifest.Authorities[k] = lineage{Signs: line.Signs, Believed: []int{line.Signs, successor}}
+	if err := v.withdraw(k, nil); err != nil {
+		return err
+	}
 	if err := v.stockAll(k); err != nil {
 		return err
 	}
@@ -277,6 +281,9 @@ func (v *vault) switchRotation(k kind, validity time.Duration) ([]Issued, error)
 func (v *vault) finishRotation(k kind) error {
 	line := v.manifest.Authorities[k]
 	v.manifest.Authorities[k] = lineage{Signs: line.Signs, Believed: []int{line.Signs}}
+	if err := v.withdraw(k, nil); err != nil {
+		return err
+	}
 	if err := v.stockAll(k); err != nil {
 		return err
 	}

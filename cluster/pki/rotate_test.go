@@ -69,7 +69,7 @@ func TestBrokenFilesAreReportedOnceAndTheLastGoodOnesStayInUse(t *testing.T) {
 		var news []Reload
 		n1 := openAt(t, here, "n1", func(r Reload) { news = append(news, r) })
 		n2 := open(t, dir, "n2")
-		was := n1.NotAfter()
+		_, was := n1.Validity()
 		for _, c := range []struct {
 			name  string
 			spoil func()
@@ -101,7 +101,7 @@ func TestBrokenFilesAreReportedOnceAndTheLastGoodOnesStayInUse(t *testing.T) {
 			}
 			good()
 			time.Sleep(lookEvery)
-			n1.NotAfter()
+			n1.Validity()
 			if len(news) != 1 {
 				t.Errorf("%s: was told %+v when the old files were back", c.name, news[1:])
 			}
@@ -111,8 +111,8 @@ func TestBrokenFilesAreReportedOnceAndTheLastGoodOnesStayInUse(t *testing.T) {
 		must(t, err)
 		good()
 		time.Sleep(lookEvery)
-		if left := time.Until(n1.NotAfter()); left > 100*time.Hour {
-			t.Errorf("the certificate in use ends in %v", left)
+		if _, ends := n1.Validity(); time.Until(ends) > 100*time.Hour {
+			t.Errorf("the certificate in use ends in %v", time.Until(ends))
 		}
 	})
 }
@@ -215,7 +215,7 @@ func TestAListThatAnotherHasSignedIsRefused(t *testing.T) {
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(dir, "n1", NodeCRLFile), list, 0o600))
 		time.Sleep(lookEvery)
-		n1.NotAfter()
+		n1.Validity()
 		if len(news) != 1 || news[0].Err == nil || !strings.Contains(news[0].Err.Error(), "signature") {
 			t.Errorf("was told %+v", news)
 		}

@@ -1,13 +1,15 @@
 package node
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"regexp"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"pulse/cluster"
 	"pulse/gateway"
@@ -26,17 +28,28 @@ type Config struct {
 	// NodeID names this node for the life of its data directory. Empty: the
 	// name the directory has, or DefaultNodeID for a new one.
 	NodeID string
-	// DataDir holds everything that has to survive the process. See Dir.
+	// DataDir holds everything that has to survive the process. See Dir. A
+	// gateway may do without.
 	DataDir string
 
 	// HTTPAddr is where API, console and workers connect. Port 0 takes a free
 	// one; Node.Addr tells which.
 	HTTPAddr string
-	// Auth finds out who asks. Nil lets in whoever is on this machine, and then
+	// Certs is the node's directory of certificates, as pki.Init makes it. With
+	// it every port speaks TLS: other nodes and clients are known by their
+	// certificates, and the node may be reached from other machines.
+	Certs string
+	// Auth finds out who asks. Nil goes by client certificates if there are
+	// Certs. Without them it lets in whoever is on this machine, and then
 	// HTTPAddr must be a loopback address.
 	Auth gateway.Authenticator
-	// TLS serves HTTPS; nil is plain HTTP.
-	TLS *tls.Config
+	// RequireToken refuses whoever shows neither an access token nor a client
+	// certificate, on this machine too.
+	RequireToken bool
+	// BootstrapTokenFile holds the first admin token of a new cluster. A file that
+	// is not there is made, readable by its owner alone. A cluster that has had a
+	// token takes no other from a file.
+	BootstrapTokenFile string
 	// Hosts and Origins are names and pages that browsers may use, see
 	// gateway.Config.
 	Hosts   []string
@@ -51,8 +64,9 @@ type Config struct {
 	// Cluster makes the node one of several. nil: a lone voter.
 	Cluster *ClusterConfig
 
-	// The cluster secret, one of the two; a file holds it as text. Neither:
-	// one is made on the first start and kept in the data directory.
+	// The cluster secret, one of the two; a file holds it as text. Neither: it
+	// is the one in Certs, or one is made on the first start and kept in the
+	// data directory.
 	ClusterSecret     []byte
 	ClusterSecretFile string
 
@@ -69,6 +83,13 @@ type Config struct {
 	CloseTimeout time.Duration
 
 	Logger *slog.Logger
+
+	// LogLevel is the level of Logger, for the API to change. Nil: it cannot.
+	LogLevel *slog.LevelVar
+	// Traces takes the spans of this node. Nil makes none.
+	Traces trace.TracerProvider
+
+	ownAuth bool // nobody gave Auth
 }
 
 const (
@@ -82,7 +103,7 @@ var nodeIDPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
 // Validate names the field that is wrong and the fix.
 func (c Config) Validate() error {
 	switch {
-	case c.DataDir == "":
+	case c.DataDir == "" && !c.gateway():
 		return errors.New("node: DataDir is empty: give a directory that survives restarts")
 	case c.Logger == nil:
 		return errors.New("node: Logger is missing: give one, slog.DiscardHandler for silence")
@@ -119,8 +140,15 @@ func (c Config) withDefaults() Config {
 	if c.HTTPAddr == "" {
 		c.HTTPAddr = DefaultHTTPAddr
 	}
-	if c.Auth == nil {
+	c.ownAuth = c.Auth == nil
+	if c.Auth == nil && c.Certs == "" {
 		c.Auth = gateway.Loopback{}
+	}
+	if c.Certs != "" && len(c.ClusterSecret) == 0 && c.ClusterSecretFile == "" {
+		c.ClusterSecretFile = secretIn(c.Certs)
+	}
+	if c.Traces == nil {
+		c.Traces = noop.NewTracerProvider()
 	}
 	if c.CloseTimeout == 0 {
 		c.CloseTimeout = defaultCloseTimeout

@@ -23,6 +23,7 @@ import (
 //	lock            held as long as the process lives
 //	node.json       whose directory this is
 //	cluster.secret  the secret made here, if none was given
+//	members.json    where the other servers were last seen
 //	raft/           log, votes and snapshots
 //	state/          the machine's store
 //
@@ -42,8 +43,10 @@ type Identity struct {
 	FirstVoters []string `json:"first_voters,omitempty"` // sorted; the cluster id is made of them
 	// SecretCheck ties the directory of a server that joined later, and so
 	// knows no first voters, to the secret.
-	SecretCheck string    `json:"secret_check,omitempty"`
-	CreatedAt   time.Time `json:"created_at"`
+	SecretCheck string `json:"secret_check,omitempty"`
+	// FenceBase is that of a cluster made by a restore, on its first server.
+	FenceBase uint64    `json:"fence_base,string,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
 }
 
 const (
@@ -59,6 +62,10 @@ var ErrInUse = errors.New("data directory is in use")
 // openDir takes the directory for this process, making it if it is not there,
 // and checks that it belongs to the node and the secret of the config.
 func openDir(cfg Config) (*Dir, error) {
+	if cfg.DataDir == "" {
+		d := &Dir{Node: Identity{Format: identityFormat, NodeID: cfg.NodeID}}
+		return d, d.loadSecret(cfg)
+	}
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
@@ -71,17 +78,55 @@ func openDir(cfg Config) (*Dir, error) {
 		return nil, err
 	}
 	d := &Dir{path: cfg.DataDir, lock: lock}
-	if err := errors.Join(d.loadSecret(cfg), d.loadIdentity(cfg)); err != nil {
+	if err := errors.Join(d.loadSecret(cfg), d.loadIdentity(cfg), d.checkUse(cfg)); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
 
 // Close gives the directory up.
-func (d *Dir) Close() error { return d.lock.Close() }
+func (d *Dir) Close() error {
+	if d.lock == nil {
+		return nil
+	}
+	return d.lock.Close()
+}
+
+// membersFile is empty for a gateway without a directory.
+func (d *Dir) membersFile() string {
+	if d.path == "" {
+		return ""
+	}
+	return filepath.Join(d.path, "members.json")
+}
 
 func (d *Dir) raftDir() string  { return filepath.Join(d.path, "raft") }
 func (d *Dir) stateDir() string { return filepath.Join(d.path, "state") }
+
+// bytes is the size of the files below a directory of this one, without what
+// lies in the excepted ones. Files come and go meanwhile: it is a moment's number.
+func (d *Dir) bytes(under string, except ...string) (sum float64) {
+	if d == nil || d.path == "" {
+		return 0
+	}
+	root := filepath.Join(d.path, filepath.FromSlash(under))
+	_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // what is gone has no size
+		}
+		if entry.IsDir() {
+			if path != root && slices.Contains(except, entry.Name()) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
+			sum += float64(info.Size())
+		}
+		return nil
+	})
+	return sum
+}
 
 // isNew says whether nothing was ever written to raft's log here.
 func (d *Dir) isNew() (bool, error) {
@@ -90,6 +135,18 @@ func (d *Dir) isNew() (bool, error) {
 		return true, nil
 	}
 	return len(entries) == 0, err
+}
+
+// checkUse refuses a gateway a server's directory: to serve under its name would
+// take its place among the others.
+func (d *Dir) checkUse(cfg Config) error {
+	if !cfg.gateway() {
+		return nil
+	}
+	if empty, err := d.isNew(); err != nil || !empty {
+		return errors.Join(fmt.Errorf("data directory: %s holds a server's log: give a gateway a directory of its own, or none", d.path), err)
+	}
+	return nil
 }
 
 // loadSecret takes the secret from where the config says, or makes one.
@@ -152,20 +209,12 @@ func (d *Dir) loadIdentity(cfg Config) error {
 	if d.secret == nil {
 		return nil // loadSecret has failed and says why
 	}
-	path := filepath.Join(d.path, identityFile)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	id, err := readIdentity(filepath.Join(d.path, identityFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return d.newIdentity(cfg)
-	}
-	if err != nil {
-		return fmt.Errorf("data directory: %w", err)
-	}
-	var id Identity
-	switch err := json.Unmarshal(data, &id); {
 	case err != nil:
-		return fmt.Errorf("data directory: %s is damaged: %w", path, err)
-	case id.Format != identityFormat:
-		return fmt.Errorf("data directory: %s has format %d, this version reads %d: use the version that wrote it, or upgrade step by step", path, id.Format, identityFormat)
+		return fmt.Errorf("data directory: %w", err)
 	case cfg.NodeID != "" && cfg.NodeID != id.NodeID:
 		return fmt.Errorf("data directory: %s belongs to node %q, not %q: give each node a directory of its own", d.path, id.NodeID, cfg.NodeID)
 	case len(id.FirstVoters) > 0 && id.ClusterID != clusterID(d.secret, id.FirstVoters),
@@ -174,6 +223,20 @@ func (d *Dir) loadIdentity(cfg Config) error {
 	}
 	d.Node = id
 	return nil
+}
+
+func readIdentity(path string) (id Identity, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return id, err
+	}
+	if err := json.Unmarshal(data, &id); err != nil {
+		return id, fmt.Errorf("%s is damaged: %w", path, err)
+	}
+	if id.Format != identityFormat {
+		return id, fmt.Errorf("%s has format %d, this version reads %d: use the version that wrote it, or upgrade step by step", path, id.Format, identityFormat)
+	}
+	return id, nil
 }
 
 func (d *Dir) newIdentity(cfg Config) error {
@@ -203,8 +266,24 @@ func (d *Dir) decide(existing string, founders []string) error {
 		d.Node.FirstVoters = slices.Sorted(slices.Values(founders))
 		d.Node.ClusterID = clusterID(d.secret, founders)
 	}
+	return d.write(d.Node)
+}
+
+// belongTo writes that the directory is of a gateway of this cluster. A gateway
+// without a directory has nothing to write.
+func (d *Dir) belongTo(cluster string, fenceBase uint64) error {
+	if d.path == "" {
+		return nil
+	}
+	id := d.Node
+	id.CreatedAt = time.Now().UTC().Truncate(time.Second)
+	id.ClusterID, id.SecretCheck, id.FenceBase = cluster, secretCheck(d.secret, cluster), fenceBase
+	return d.write(id)
+}
+
+func (d *Dir) write(id Identity) error {
 	path := filepath.Join(d.path, identityFile)
-	data, err := json.MarshalIndent(d.Node, "", "  ")
+	data, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}

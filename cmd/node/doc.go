@@ -7,6 +7,9 @@
 //
 //	data directory ─ state machine ─ raft node ─ router ─ session hub ─ HTTP
 //
+// A gateway has neither machine nor raft node in that row, but a watch that is
+// fed by a voter (see gateway.go).
+//
 // A closing node first says so on every connection (1001, after the answers
 // under way), reports to the cluster that its sessions are gone, and only then
 // leaves raft. A killed node skips all that and loses nothing acknowledged.

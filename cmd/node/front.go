@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -11,8 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"pulse/gateway"
+	"pulse/gateway/console"
 	"pulse/gateway/httpapi"
 	"pulse/gateway/pulse"
+	"pulse/gateway/session"
 	"pulse/gateway/wsconn"
 	"pulse/schema/workerv1"
 )
@@ -23,8 +26,10 @@ const scrapesMax = 4
 // front is where clients and workers connect.
 type front struct {
 	listener net.Listener
+	tls      *tls.Config // nil: plain HTTP
 	server   *gateway.Server
 	api      *httpapi.Handler
+	refusals *session.Refusals
 	workers  *pulse.Handler
 }
 
@@ -43,25 +48,40 @@ func (n *Node) listen() error {
 		}
 		return nil // the server has closed it
 	})
+	if n.certs != nil {
+		n.front.tls = n.certs.http.ServerConfig()
+		if n.cfg.Auth == nil {
+			n.cfg.Auth = gateway.Certificates{Judge: n.certs.http.Client}
+		}
+	}
 	return gateway.CheckListen(l.Addr(), n.cfg.Auth)
 }
 
 func (n *Node) openFront() (err error) {
 	f := n.front
 	limiter := wsconn.NewLimiter(n.cfg.Limits)
+	f.refusals = new(session.Refusals)
+	auth, err := n.openTokens()
+	if err != nil {
+		return err
+	}
 	f.workers, err = pulse.NewHandler(pulse.Config{
-		Hub: n.hub, Logger: n.logger, Authenticate: n.cfg.Auth.Authenticate, Connections: wsconn.Config{Limiter: limiter},
+		Hub: n.hub, Logger: n.logger, Authenticate: auth.Authenticate, Refusals: f.refusals, Connections: wsconn.Config{Limiter: limiter},
 	})
 	if err != nil {
 		return err
 	}
-	n.registry.MustRegister(newCollector(parts{
-		stats: n.machine.Stats, status: n.raft.Status, courier: n.courier.Stats, raft: n.raft.Counters(),
-		hub: n.hub.Counters(), conns: f.workers.Connections(), feed: n.feed,
-	}))
+	seen := parts{
+		status: n.Status, hub: n.hub.Counters(), workers: f.workers.Counters(), conns: f.workers.Connections(), refusals: f.refusals,
+		feed: n.feed, watch: n.watch, dir: n.dir, version: n.cfg.Version,
+	}
+	if n.machine != nil {
+		seen.standing, seen.courier, seen.raft = n.machine.Standing, n.courier.Stats, n.raft.Counters()
+	}
+	n.registry.MustRegister(newCollector(seen))
 	f.api, err = httpapi.New(httpapi.Options{
-		Backend: n.router, Authenticate: n.cfg.Auth.Authenticate, Logger: n.logger,
-		Cluster: clusterAPI{n}, Version: n.cfg.Version,
+		Backend: n.router, Authenticate: auth.Authenticate, Refusals: f.refusals, Logger: n.logger,
+		Cluster: clusterAPI{n}, Version: n.cfg.Version, Tracer: n.cfg.Traces.Tracer(tracerName), LogLevel: n.cfg.LogLevel,
 		Metrics:         promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesMax}),
 		Observe:         n.meters.request,
 		Unauthenticated: func(r *http.Request) bool { return limiter.Fault(wsconn.RemoteAddr(r)) },
@@ -69,14 +89,24 @@ func (n *Node) openFront() (err error) {
 	if err != nil {
 		return err
 	}
+	key, err := sessionKey(n.dir.secret)
+	if err != nil {
+		return err
+	}
+	pages, err := console.New(console.Options{API: f.api, Logger: n.logger, SessionKey: key})
+	if err != nil {
+		return err
+	}
 	f.server, err = gateway.New(gateway.Config{
-		API: f.api, Workers: map[string]http.Handler{workerv1.Subprotocol: f.workers},
-		Auth: n.cfg.Auth, TLS: n.cfg.TLS, Hosts: n.cfg.Hosts, Origins: n.cfg.Origins, Logger: n.logger,
+		API: f.api, Console: pages, Workers: map[string]http.Handler{workerv1.Subprotocol: f.workers},
+		Auth: auth, TLS: f.tls, Hosts: n.cfg.Hosts, Origins: n.cfg.Origins, Logger: n.logger,
 	})
 	if err != nil {
 		return err
 	}
-	n.watchdog.OnFire(f.server.Abort)
+	if n.watchdog != nil {
+		n.watchdog.OnFire(f.server.Abort)
+	}
 
 	var serving sync.WaitGroup
 	serving.Go(func() {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 
 	"pulse/cluster"
 	"pulse/cluster/member"
+	"pulse/fsm"
 	pb "pulse/proto/pulse/v1"
 	"pulse/rpc"
 )
@@ -32,6 +34,8 @@ type ClusterConfig struct {
 	// BootstrapExpect is how many empty servers found a new cluster together.
 	// 0: this one only joins.
 	BootstrapExpect int
+	// Gateway makes it a node without a vote and a replica, see gateway.go.
+	Gateway bool
 }
 
 const (
@@ -43,18 +47,26 @@ const (
 	// compareEvery is how often the leader compares the states of the voters.
 	compareEvery = 10 * time.Second
 	askTimeout   = 2 * time.Second
+	// pruneEvery is how often connections to nodes that are gone are given up.
+	pruneEvery = time.Minute
 )
 
 func (c *ClusterConfig) validate(n Config) error {
 	for _, a := range []struct{ field, addr string }{
 		{"Cluster.RPCAddr", c.RPCAddr}, {"Cluster.GossipAddr", c.GossipAddr}, {"RaftAddr", n.RaftAddr},
 	} {
+		if c.Gateway && a.field == "RaftAddr" {
+			continue
+		}
 		host, port, err := net.SplitHostPort(a.addr)
 		if err != nil || port == "0" || port == "" {
 			return fmt.Errorf("node: %s is %q: give HOST:PORT with a port of its own", a.field, a.addr)
 		}
-		if !loopback(host) {
-			return fmt.Errorf("node: %s is %q: nodes speak without TLS yet, so they stay on this machine; give 127.0.0.1:PORT", a.field, a.addr)
+		switch {
+		case n.Certs == "" && !loopback(host):
+			return fmt.Errorf("node: %s is %q: without certificates nodes stay on this machine; give Certs, which 'pulse cluster init-tls' makes, or 127.0.0.1:PORT", a.field, a.addr)
+		case anywhere(host) && c.Advertise == "":
+			return fmt.Errorf("node: %s is %q, which others cannot reach: give Cluster.Advertise, the host they are to call", a.field, a.addr)
 		}
 	}
 	for _, j := range c.Join {
@@ -63,10 +75,14 @@ func (c *ClusterConfig) validate(n Config) error {
 		}
 	}
 	switch {
+	case c.Gateway && (n.RaftAddr != "" || c.BootstrapExpect != 0):
+		return errors.New("node: Cluster.Gateway is set with RaftAddr or Cluster.BootstrapExpect: a gateway keeps no log and founds no cluster")
+	case c.Gateway && len(c.Join) == 0:
+		return errors.New("node: Cluster.Join is empty: give a gateway the gossip address of a server")
 	case n.NodeID == "":
 		return errors.New("node: NodeID is empty: each server of a cluster needs a name of its own")
-	case len(n.ClusterSecret) == 0 && n.ClusterSecretFile == "":
-		return errors.New("node: ClusterSecretFile is empty: all servers of a cluster share one secret; make it once and give it to each")
+	case len(n.ClusterSecret) == 0 && n.ClusterSecretFile == "" && n.Certs == "":
+		return errors.New("node: neither Certs nor ClusterSecretFile is set: all servers of a cluster share one secret; make it once, e.g. with 'pulse cluster init-tls', and give it to each")
 	case c.BootstrapExpect < 0 || c.BootstrapExpect > 9:
 		return fmt.Errorf("node: Cluster.BootstrapExpect is %d: give 3 (1 to 9), or 0 to join only", c.BootstrapExpect)
 	case c.BootstrapExpect == 0 && len(c.Join) == 0:
@@ -78,6 +94,12 @@ func (c *ClusterConfig) validate(n Config) error {
 func loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// anywhere says that a host stands for all addresses of this machine.
+func anywhere(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "" || err == nil && ip.IsUnspecified()
 }
 
 // links is what ties a node to the others: gossip, one connection to each, and
@@ -112,30 +134,49 @@ func (n *Node) openLinks(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	self := member.Node{
+	gossip := member.Config{
+		Bind: l.cfg.GossipAddr, Secret: n.dir.secret, Join: l.cfg.Join, Logger: n.logger, OnSuperseded: n.fail,
+		Remember: n.dir.membersFile(),
+	}
+	if l.cfg.Advertise != "" {
+		gossip.Advertise = l.reach(l.cfg.GossipAddr)
+	}
+	gossip.Self = member.Node{
 		ID: n.dir.Node.NodeID, Role: member.Voter, HTTP: l.reach(n.Addr()), RPC: l.reach(l.listener.Addr().String()),
 		Raft: l.reach(n.cfg.RaftAddr), Version: n.cfg.Version, ClusterID: n.dir.Node.ClusterID,
-		Format: 1, Expect: l.cfg.BootstrapExpect, Fresh: fresh,
+		Format: fsm.FormatLevel, Expect: l.cfg.BootstrapExpect, Fresh: fresh, FenceBase: n.fenceBase(),
 	}
-	l.members, err = member.Start(ctx, member.Config{
-		Self: self, Bind: l.cfg.GossipAddr, Secret: n.dir.secret, Join: l.cfg.Join, Logger: n.logger,
-	})
-	if err != nil {
+	if n.cfg.gateway() {
+		gossip.Self.Role, gossip.Self.Raft, gossip.Self.Fresh = member.Gateway, "", false
+	}
+	if l.members, err = member.Start(ctx, gossip); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
 	n.onClose("gossip", func(context.Context) error { return l.members.Close() })
-	l.peers, err = rpc.NewPeers(rpc.PeersConfig{Directory: l, Token: l.token, Logger: n.logger})
-	if err != nil {
+	peers := rpc.PeersConfig{Directory: l, Token: l.token, Logger: n.logger}
+	if n.certs != nil {
+		peers.TLS = n.certs.node.ClientConfig
+	}
+	if l.peers, err = rpc.NewPeers(peers); err != nil {
 		return err
 	}
 	n.onClose("connections to other nodes", func(context.Context) error { return l.peers.Close() })
-	if n.dir.Node.ClusterID == "" {
+	if n.dir.Node.ClusterID == "" && !n.cfg.gateway() {
 		if err := l.found(ctx, n); err != nil {
 			return err
 		}
 	}
 	n.links = l
-	return l.members.Update(func(m *member.Node) { m.ClusterID = n.dir.Node.ClusterID })
+	n.background("pruning of connections", l.prune)
+	if n.cfg.gateway() {
+		return nil
+	}
+	// What could not be spread in a second is spread with the next exchange: no
+	// reason for a server not to start on a machine that is busy.
+	if err := l.members.Update(func(m *member.Node) { m.ClusterID = n.dir.Node.ClusterID }); err != nil {
+		n.logger.Warn("gossip is slow", "error", err)
+	}
+	return nil
 }
 
 func ignoreClosed(err error) error {
@@ -159,8 +200,23 @@ func (l *links) reach(addr string) string {
 
 // RPCAddress implements rpc.Directory.
 func (l *links) RPCAddress(nodeID string) (string, bool) {
-	m, ok := l.members.Member(nodeID)
-	return m.RPC, ok && m.RPC != ""
+	return l.members.RPC(nodeID)
+}
+
+// prune gives up the connections to nodes that are gone.
+func (l *links) prune(ctx context.Context) {
+	tick := time.NewTicker(pruneEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := l.peers.Prune(); err != nil {
+				l.logger.Debug("a connection was not closed well", "error", err)
+			}
+		}
+	}
 }
 
 // found waits until it is clear which cluster this empty server is of: one that
@@ -237,20 +293,33 @@ func agreed(voters []member.Node, sees string) bool {
 }
 
 // existing is the cluster that is there already: some server has its log, and
-// does not say that it was founded just now by those seen here.
+// does not say that it was founded just now by those seen here. Of a lost
+// cluster and the one that was made from it, it is the latter.
 func existing(voters []member.Node, sees string) string {
-	for _, v := range voters {
-		if !v.Fresh && v.ClusterID != "" && (v.Sees == "" || v.Sees != sees) {
-			return v.ClusterID
+	return newest(voters, func(v member.Node) bool {
+		return !v.Fresh && v.ClusterID != "" && (v.Sees == "" || v.Sees != sees)
+	}).ClusterID
+}
+
+// newest is, of the nodes that are there, one of the cluster that was made last:
+// a restored one has the larger fence base. It is empty if none is there.
+func newest(nodes []member.Node, there func(member.Node) bool) (found member.Node) {
+	for _, m := range nodes {
+		if there(m) && (found.ClusterID == "" || m.FenceBase > found.FenceBase) {
+			found = m
 		}
 	}
-	return ""
+	return found
 }
 
 // raftConfig fills in what a server of several needs.
 func (l *links) raftConfig(cfg *cluster.Config, n *Node) {
 	cfg.Advertise = l.reach(cfg.Listen)
+	if n.certs != nil {
+		cfg.Secure = n.certs
+	}
 	cfg.Bootstrap = l.founders
+	cfg.Members = l
 	cfg.Duties = append(cfg.Duties,
 		cluster.Duty{Name: "membership", Run: func(ctx context.Context, term uint64) error {
 			return n.raft.MembershipDuty(l).Run(ctx, term)
@@ -278,7 +347,8 @@ func (l *links) Stats(ctx context.Context, id string) (cluster.MemberStats, erro
 	if err != nil {
 		return cluster.MemberStats{}, err
 	}
-	s := cluster.MemberStats{LastContact: time.Duration(d.LastContactMs) * time.Millisecond, LastTerm: d.LastTerm, LastIndex: d.LastIndex}
+	s := cluster.MemberStats{LastContact: time.Duration(d.LastContactMs) * time.Millisecond, LastTerm: d.LastTerm, LastIndex: d.LastIndex,
+		AppliedIndex: d.AppliedIndex, Empty: d.Fresh, Wall: time.UnixMicro(d.WallUs)}
 	if d.LastContactMs < 0 {
 		s.LastContact = time.Hour
 	}
@@ -293,14 +363,20 @@ func (n *Node) serveLinks() (err error) {
 		return nil
 	}
 	l.server, err = rpc.NewServer(rpc.ServerConfig{
-		Local: local{n.raft, n}, Inbox: n.carrier.inbox, Feed: n.feed, Token: l.token, Logger: n.logger,
+		Local: n.local(), Inbox: n.carrier.inbox, Feed: n.published(), Token: l.token, Logger: n.logger,
 	})
 	if err != nil {
 		return err
 	}
+	port := l.listener
+	if n.certs != nil {
+		if port, err = n.certs.listenForNodes(port); err != nil {
+			return err
+		}
+	}
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		if err := l.server.Serve(l.listener); err != nil {
+		if err := l.server.Serve(port); err != nil {
 			go n.fail(err) // not from here: closing waits for this goroutine
 		}
 	})
@@ -309,17 +385,23 @@ func (n *Node) serveLinks() (err error) {
 		serving.Wait()
 		return nil
 	})
+	if n.cfg.gateway() {
+		n.background("gossip about this gateway", n.belong)
+		return nil
+	}
 	n.watchdog.OnFire(l.server.Close)
 	n.background("gossip about this node", l.tell(n))
 	return nil
 }
 
 // tell says in gossip that the log has reached this server, and stops saying
-// whom it was founded with once the cluster works.
+// whom it was founded with once the cluster works. It also sees that leadership
+// has moved, so that nobody waits for a leader that is none any more.
 func (l *links) tell(n *Node) func(context.Context) {
 	return func(ctx context.Context) {
 		tick := time.NewTicker(freshPoll)
 		defer tick.Stop()
+		led := ""
 		for {
 			select {
 			case <-ctx.Done():
@@ -327,9 +409,14 @@ func (l *links) tell(n *Node) func(context.Context) {
 			case <-tick.C:
 			}
 			s := n.raft.Status()
+			if s.LeaderID != "" && s.LeaderID != led {
+				l.peers.LeaderMoved(led)
+				led = s.LeaderID
+			}
 			err := l.members.Update(func(m *member.Node) {
 				m.Fresh = s.LastLogIndex == 0 && s.SnapshotIndex == 0
 				m.Unproven = n.raft.Unproven()
+				m.FenceBase = max(m.FenceBase, n.machine.FenceBase())
 				if s.Ready {
 					m.Sees = ""
 				}
@@ -342,6 +429,22 @@ func (l *links) tell(n *Node) func(context.Context) {
 }
 
 // local is this node as the rpc port shows it.
+func (n *Node) local() rpc.Local {
+	if n.cfg.gateway() {
+		return bystander{n}
+	}
+	return local{n.raft, n}
+}
+
+// published is the feed that other nodes may watch.
+func (n *Node) published() *rpc.Feed {
+	if n.cfg.gateway() {
+		return nil
+	}
+	return n.feed
+}
+
+// local is a server as the rpc port shows it.
 type local struct {
 	*cluster.Node
 	n *Node
@@ -350,13 +453,40 @@ type local struct {
 // Describe implements rpc.Local.
 func (l local) Describe(hashIndex uint64) *pb.DescribeResponse {
 	s := l.Status()
+	var servers []*pb.ServerInfo
+	for _, server := range s.Servers {
+		servers = append(servers, &pb.ServerInfo{Id: server.ID, Address: server.Address, Voter: server.Voter})
+	}
 	return &pb.DescribeResponse{
-		NodeId: s.ID, ClusterId: l.n.dir.Node.ClusterID, Role: string(member.Voter), Version: l.n.cfg.Version,
+		Servers: servers,
+		NodeId:  s.ID, ClusterId: l.n.dir.Node.ClusterID, Role: string(member.Voter), Version: l.n.cfg.Version,
 		RaftState: s.State, Term: s.Term, LastIndex: s.LastLogIndex, LastTerm: l.LastLogTerm(), CommitIndex: s.CommitIndex,
 		AppliedIndex: s.AppliedIndex, LastContactMs: s.LastContact.Milliseconds(), LeaderId: s.LeaderID, Ready: s.Ready,
-		WallUs: time.Now().UnixMicro(), Format: 1, StateHash: l.n.machine.HashAt(hashIndex), ClockUs: l.n.machine.Clock(),
-		Fresh: s.LastLogIndex == 0 && s.SnapshotIndex == 0,
+		WallUs: wallClock().UnixMicro(), Format: fsm.FormatLevel, StateHash: l.n.machine.HashAt(hashIndex), ClockUs: l.n.machine.Clock(),
+		Fresh: s.LastLogIndex == 0 && s.SnapshotIndex == 0, SnapshotUs: micros(s.SnapshotAt),
 	}
+}
+
+// fenceBase is the largest one this node knows of; a gateway has no machine.
+func (n *Node) fenceBase() uint64 {
+	if n.machine == nil {
+		return n.dir.Node.FenceBase
+	}
+	return max(n.dir.Node.FenceBase, n.machine.FenceBase())
+}
+
+// micros is Unix microseconds; the zero time is 0.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// Backup implements rpc.Local.
+func (l local) Backup(ctx context.Context, w io.Writer) error {
+	_, err := l.Node.Backup(ctx, w)
+	return err
 }
 
 // compareStates is the duty that finds a replica whose state differs: the
@@ -424,15 +554,33 @@ func (n *Node) Members() []member.Node {
 
 // Remove takes a server out of the cluster, through whoever leads.
 func (n *Node) Remove(ctx context.Context, id string, force bool) error {
-	if leader := n.raft.LeaderID(); n.links != nil && leader != "" && leader != n.ID() {
+	if n.cfg.gateway() {
+		return n.atLeader(ctx, func(leader rpc.Remote) error { return leader.Remove(ctx, id, force) })
+	}
+	if leader := n.leaderElsewhere(); leader != "" {
 		return n.links.peers.To(leader).Remove(ctx, id, force)
 	}
 	return n.raft.Remove(ctx, id, force)
 }
 
+// leaderElsewhere is the node that leads, if it is another one.
+func (n *Node) leaderElsewhere() string {
+	if leader := n.raft.LeaderID(); n.links != nil && leader != n.ID() {
+		return leader
+	}
+	return ""
+}
+
 // Transfer hands leadership over, through whoever leads.
 func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err error) {
-	if leader := n.raft.LeaderID(); n.links != nil && leader != "" && leader != n.ID() {
+	if n.cfg.gateway() {
+		err = n.atLeader(ctx, func(leader rpc.Remote) error {
+			leaderID, err = leader.Transfer(ctx, id)
+			return err
+		})
+		return leaderID, err
+	}
+	if leader := n.leaderElsewhere(); leader != "" {
 		return n.links.peers.To(leader).Transfer(ctx, id)
 	}
 	return n.raft.Transfer(ctx, id)

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,28 +17,10 @@ import (
 
 	"pulse/schema"
 	"pulse/sdk"
+	"pulse/test/ports"
 )
 
 var testSecret = bytes.Repeat([]byte("s"), 32)
-
-// port is free, and below those that outgoing connections take at random, so
-// that it stays free until it is listened at.
-func port(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(12000))
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			continue
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return addr
-	}
-	t.Fatal("no port is free")
-	return ""
-}
 
 // several makes the configs of servers that found a cluster together.
 func several(t *testing.T, ids ...string) map[string]Config {
@@ -49,9 +29,9 @@ func several(t *testing.T, ids ...string) map[string]Config {
 	first := ""
 	for _, id := range ids {
 		c := Config{
-			NodeID: id, DataDir: filepath.Join(t.TempDir(), id), HTTPAddr: port(t), RaftAddr: port(t), ClusterSecret: testSecret,
+			NodeID: id, DataDir: filepath.Join(t.TempDir(), id), HTTPAddr: ports.Free(t, "127.0.0.1"), RaftAddr: ports.Free(t, "127.0.0.1"), ClusterSecret: testSecret,
 			ElectionTimeout: 300 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
-			Cluster: &ClusterConfig{RPCAddr: port(t), GossipAddr: port(t), BootstrapExpect: len(ids)},
+			Cluster: &ClusterConfig{RPCAddr: ports.Free(t, "127.0.0.1"), GossipAddr: ports.Free(t, "127.0.0.1"), BootstrapExpect: len(ids)},
 		}
 		if first == "" {
 			first = c.Cluster.GossipAddr
@@ -246,8 +226,10 @@ func TestOperatorsSeeMoveAndRemoveServers(t *testing.T) {
 		want := sdk.Member{
 			ID: string(rune('a' + i)), Role: "voter", HTTP: n.Addr(), RPC: n.cfg.Cluster.RPCAddr, Raft: n.cfg.RaftAddr,
 			Version: n.cfg.Version, Voter: true, Leader: m.ID == leader, Alive: true,
+			// How far each has come changes while it is asked.
+			AppliedIndex: m.AppliedIndex, LastContactMs: m.LastContactMs, SnapshotAt: m.SnapshotAt,
 		}
-		if *m != want {
+		if *m != want || m.AppliedIndex == nil {
 			t.Errorf("%+v, want %+v", *m, want)
 		}
 	}
@@ -322,11 +304,16 @@ func TestAWrongClusterConfigNamesTheField(t *testing.T) {
 		"Cluster.RPCAddr":         func(c *Config) { c.Cluster.RPCAddr = "127.0.0.1:0" },
 		"Cluster.GossipAddr":      func(c *Config) { c.Cluster.GossipAddr = "nowhere" },
 		"RaftAddr":                func(c *Config) { c.RaftAddr = "" },
-		"without TLS":             func(c *Config) { c.RaftAddr = "10.0.0.1:7402" },
+		"without certificates":    func(c *Config) { c.RaftAddr = "10.0.0.1:7402" },
 		"NodeID":                  func(c *Config) { c.NodeID = "" },
 		"ClusterSecretFile":       func(c *Config) { c.ClusterSecret = nil },
 		"Cluster.BootstrapExpect": func(c *Config) { c.Cluster.BootstrapExpect, c.Cluster.Join = 0, nil },
 		"Cluster.Join":            func(c *Config) { c.Cluster.Join = []string{"x"} },
+		"Cluster.Gateway":         func(c *Config) { c.Cluster.Gateway = true },
+		"Cluster.Join is empty": func(c *Config) {
+			c.Cluster = &ClusterConfig{Gateway: true, RPCAddr: c.Cluster.RPCAddr, GossipAddr: c.Cluster.GossipAddr}
+			c.RaftAddr = ""
+		},
 	} {
 		c := several(t, "a", "b")["a"]
 		spoil(&c)

@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"pulse/cluster"
 	"pulse/cluster/duty"
 	"pulse/fsm"
+	"pulse/fsm/state"
 	"pulse/gateway/session"
 	pb "pulse/proto/pulse/v1"
 	"pulse/rpc"
@@ -29,13 +31,17 @@ type Node struct {
 	watchdog *cluster.Watchdog
 	raft     *cluster.Node
 	feed     *rpc.Feed
+	watch    *rpc.Watch // feeds a gateway; nil with a replica
 	router   *rpc.Router
 	courier  *duty.Courier
 	carrier  *carrier
 	hub      *session.Hub
 	registry *prometheus.Registry
+	recent   *recent // log lines
 	meters   *meters
+	spans    *taskSpans // nil: nobody takes them
 	front    *front
+	certs    *certs // nil: plain text
 	links    *links // to the other nodes; nil on a lone voter
 
 	opened  []part // in the order of opening
@@ -65,10 +71,17 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg.withDefaults(), closed: make(chan struct{})}
+	n := &Node{cfg: cfg.withDefaults(), recent: &recent{}, closed: make(chan struct{})}
+	n.cfg.Logger = n.recent.tee(n.cfg.Logger)
 	steps := []func() error{
-		n.openDir, n.listen, n.openMachine, func() error { return n.openLinks(ctx) },
+		n.openDir, n.openCerts, n.listen, n.openMachine, func() error { return n.openLinks(ctx) },
 		n.openRaft, n.openHub, n.openFront, n.serveLinks,
+	}
+	if n.cfg.gateway() {
+		steps = []func() error{
+			n.openDir, n.openCerts, n.listen, func() error { return n.openLinks(ctx) },
+			n.openWatch, n.openHub, n.openFront, n.serveLinks,
+		}
 	}
 	for _, step := range steps {
 		err := ctx.Err()
@@ -111,17 +124,39 @@ func (n *Node) openDir() (err error) {
 }
 
 func (n *Node) openMachine() (err error) {
-	if n.machine, err = fsm.Open(fsm.Options{Dir: n.dir.stateDir(), NodeID: n.dir.Node.NodeID}); err != nil {
-		return fmt.Errorf("node: %w", err)
+	n.watchdog = cluster.NewWatchdog(cluster.WatchdogConfig{Logger: n.logger})
+	n.onClose("watchdog", func(context.Context) error { n.watchdog.Stop(); return nil })
+	n.machine, err = fsm.Open(fsm.Options{
+		Dir: n.dir.stateDir(), NodeID: n.dir.Node.NodeID,
+		SlowDisk: func(file string, took time.Duration) { n.watchdog.Slow("write "+file, took) },
+		Broken:   func(err error) { n.watchdog.Fatal("use the state", n.stateAdvice(err)) },
+	})
+	if err != nil {
+		return fmt.Errorf("node: %w", n.stateAdvice(err))
 	}
 	n.onClose("state", func(context.Context) error { return n.machine.Close() })
 	return nil
 }
 
+// stateAdvice says what to do about a damaged state: it follows from the newest
+// snapshot and the log, which have checksums of their own.
+func (n *Node) stateAdvice(err error) error {
+	if !errors.Is(err, state.ErrStoreDamaged) {
+		return err
+	}
+	return fmt.Errorf("%w. Put %s aside and start this server again: it makes its state anew from its snapshot and its log. "+
+		"If it then says that a snapshot is damaged too, put its whole data directory aside and start it empty; one of several "+
+		"servers joins again by itself, one that is alone needs a backup", err, n.dir.stateDir())
+}
+
 // openRaft starts the log and everything that its goroutines call.
 func (n *Node) openRaft() error {
 	n.registry = newRegistry()
-	n.meters = newMeters(n.registry)
+	n.meters = newMeters(n.registry, n.machine.QueueName, n.machine.NamespaceName)
+	if _, none := n.cfg.Traces.(noop.TracerProvider); !none {
+		n.spans = newTaskSpans(n.cfg.Traces, n.machine.Trace)
+		n.background("spans", n.spans.run)
+	}
 	n.feed = rpc.NewFeed()
 	n.feed.PublishAll(n.machine.FenceBase() + n.machine.AppliedIndex())
 	n.background("feed", n.feed.Run)
@@ -131,8 +166,6 @@ func (n *Node) openRaft() error {
 	if n.courier, err = duty.NewCourier(n.machine, n.carrier, n.logger); err != nil {
 		return err
 	}
-	n.watchdog = cluster.NewWatchdog(cluster.WatchdogConfig{Logger: n.logger})
-	n.onClose("watchdog", func(context.Context) error { n.watchdog.Stop(); return nil })
 
 	cfg, err := n.raftConfig()
 	if err != nil {
@@ -165,9 +198,10 @@ func (n *Node) raftConfig() (cluster.Config, error) {
 		LogStore:         n.cfg.LogStore,
 		OnApply:          n.applied,
 		OnRestore:        n.restored,
-		Duties:           []cluster.Duty{{Name: "courier", Run: n.courier.Run}},
+		Duties:           []cluster.Duty{{Name: "courier", Run: n.courier.Run}, {Name: "format level", Run: n.raiseLevel}, {Name: "time zones", Run: n.renewZones}},
 		IsAdmission:      isAdmission,
 		Watchdog:         n.watchdog,
+		Wall:             wallClock,
 		HeartbeatTimeout: n.cfg.ElectionTimeout,
 		ElectionTimeout:  n.cfg.ElectionTimeout,
 		SnapshotEntries:  n.cfg.SnapshotEntries,
@@ -184,7 +218,10 @@ func (n *Node) raftConfig() (cluster.Config, error) {
 
 // applied is called by the apply goroutine after each entry and never blocks.
 func (n *Node) applied(o fsm.Outcome, leader bool) {
-	n.meters.applied(o)
+	n.meters.applied(o, leader)
+	if n.spans != nil {
+		n.spans.applied(o, leader)
+	}
 	if leader {
 		n.courier.Offer(o.Effects)
 	}
@@ -234,7 +271,7 @@ func (n *Node) Addr() string { return n.front.listener.Addr().String() }
 // its loopback address.
 func (n *Node) URL() string {
 	scheme := "http://"
-	if n.cfg.TLS != nil {
+	if n.certs != nil {
 		scheme = "https://"
 	}
 	host, port, err := net.SplitHostPort(n.Addr())
@@ -250,8 +287,13 @@ func (n *Node) URL() string {
 // ID is the node's name.
 func (n *Node) ID() string { return n.dir.Node.NodeID }
 
-// Status describes the raft side of the node.
-func (n *Node) Status() cluster.Status { return n.raft.Status() }
+// Status describes the raft side of the node; of a gateway, what it knows of it.
+func (n *Node) Status() cluster.Status {
+	if n.cfg.gateway() {
+		return n.gatewayStatus()
+	}
+	return n.raft.Status()
+}
 
 // readyPoll is how often WaitReady looks.
 const readyPoll = 5 * time.Millisecond
@@ -261,7 +303,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
 	for {
-		status := n.raft.Status()
+		status := n.Status()
 		if status.Ready {
 			return nil
 		}

@@ -107,11 +107,11 @@ func TestARefusedStartLeavesNothingBehind(t *testing.T) {
 	startNode(t, cfg)
 }
 
-func TestAnAddressThatOthersReachIsRefusedWithoutTokens(t *testing.T) {
+func TestAnAddressThatOthersReachIsRefusedWithoutCredentials(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
 	cfg.HTTPAddr = "0.0.0.0:0"
-	if _, err := Start(soon(t), cfg); err == nil || !strings.Contains(err.Error(), "no token") {
+	if _, err := Start(soon(t), cfg); err == nil || !strings.Contains(err.Error(), "nobody is asked who he is") {
 		t.Errorf("start: %v", err)
 	}
 }

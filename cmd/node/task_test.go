@@ -283,7 +283,7 @@ func TestHealthReadinessAndMetricsAreServed(t *testing.T) {
 		t.Errorf("status %v", status)
 	}
 	_, metrics := call(t, n, "GET", "/metrics", "", 200)
-	for _, want := range []string{"pulse_raft_leader 1", "pulse_ready 1", `pulse_queue_waiting{namespace="default",queue="default"} 0`,
+	for _, want := range []string{"pulse_leader 1", "pulse_ready 1", `pulse_tasks_waiting{namespace="default",queue="default",reason="ready"} 0`,
 		`pulse_http_requests_total{method="GET",route="GET /v1/cluster",status="200"} 1`, "go_goroutines"} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("metrics lack %s", want)

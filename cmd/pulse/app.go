@@ -25,6 +25,7 @@ type app struct {
 	getenv   func(string) string
 	conn     connection
 	format   string // -o
+	note     string // why, for the record
 	logLevel string
 	running  bool // the command line made sense and a verb has begun
 }
@@ -89,9 +90,10 @@ Start a node of your own and give it a task:
   pulse dev
   pulse task run echo '{"hi":1.50}' --wait
 
-Environment: PULSE_ADDR, PULSE_NAMESPACE, PULSE_TOKEN, PULSE_CACERT,
+Environment: PULSE_ADDR, PULSE_NAMESPACE, PULSE_CONTEXT, PULSE_TOKEN, PULSE_CACERT,
 PULSE_CLIENT_CERT and PULSE_CLIENT_KEY stand in for the flags of the same names;
-the token has no flag, because a command line is for all to see.
+the token has no flag, because a command line is for all to see. 'pulse context'
+keeps them under a name.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example:       "  pulse dev\n  pulse demo",
@@ -123,9 +125,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			root.AddCommand(verb)
 		}
 	}
-	add(groupRun, a.devCommand(), a.demoCommand(), a.serverCommand(), a.benchCommand())
-	add(groupUse, a.taskCommand(), a.reviewCommand(), a.queueCommand(), a.workerCommand(), a.keyCommand(), a.namespaceCommand(), a.clusterCommand())
-	add(groupMore, a.versionCommand(), completionCommand())
+	add(groupRun, a.devCommand(), a.demoCommand(), a.serverCommand(), a.gatewayCommand(), a.benchCommand())
+	add(groupUse, a.taskCommand(), a.reviewCommand(), a.queueCommand(), a.scheduleCommand(), a.workerCommand(), a.keyCommand(), a.namespaceCommand(), a.tokenCommand(), a.auditCommand(), a.clusterCommand(), a.activityCommand(), a.topCommand())
+	add(groupMore, a.contextCommand(), a.versionCommand(), completionCommand())
 	root.SetHelpCommandGroupID(groupMore)
 	return root
 }
@@ -182,7 +184,11 @@ func (a *app) commonFlags(root *cobra.Command) {
 	flags.SortFlags = false
 	flags.StringVarP(&a.format, "output", "o", formatTable, "form of what is printed: table, json or jsonl")
 	a.conn.flags(flags)
+	flags.StringVar(&a.note, "note", "", "why you do it: goes on record with what the verb changes, see 'pulse audit'")
 	flags.StringVar(&a.logLevel, "log-level", "", "debug, info, warn or error: what is logged to standard error")
+	if err := root.RegisterFlagCompletionFunc("context", a.completeContexts); err != nil {
+		panic(err) // as in complete
+	}
 	complete(root, "output", formatTable, formatJSON, formatLines)
 	complete(root, "log-level", "debug", "info", "warn", "error")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"time"
 
@@ -17,13 +16,14 @@ import (
 func (a *app) benchCommand() *cobra.Command {
 	cfg := bench.Config{}
 	var duration span
+	var servers int
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure a cluster under load",
 		Long: `Submit tasks that do nothing, run them on workers of this process, and print what was
 measured as one line of JSON (-o table for people). Without --addr and PULSE_ADDR it
-starts a server of its own in a temporary directory; in a cluster that is there it uses
-a queue of its own and removes it.
+starts servers of its own in a temporary directory, --servers of them, and counts their
+processor time; in a cluster that is there it uses a queue of its own and removes it.
 
 With --rate, submissions are made on time whatever the cluster does, and latencies count
 from when they were due. Without it, they are made as fast as they are answered, with at
@@ -37,6 +37,7 @@ Each of these was acknowledged, so it was on disk. The load takes its share of t
 processor: put it on another machine to measure a cluster alone.`,
 		Example: `  pulse bench
   pulse bench --rate 100 --duration 30s
+  pulse bench --servers 3 --batch 1000 --producers 4 --workers 16 --slots 64
   pulse bench --addr http://10.0.0.1:7400 --tasks 200000 --batch 100 --workers 16 --slots 64`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -47,7 +48,13 @@ processor: put it on another machine to measure a cluster alone.`,
 			if err := cfg.Validate(); err != nil {
 				return usageError{err}
 			}
-			return a.bench(cmd, cfg)
+			if servers < 1 || servers > 7 {
+				return usageError{fmt.Errorf("--servers is %d: give 1 to 7", servers)}
+			}
+			if servers > 1 && !a.ownServers(cmd) {
+				return usageError{errors.New("--servers and an address do not go together: the servers are there already")}
+			}
+			return a.bench(cmd, cfg, servers)
 		},
 	}
 	flags := cmd.Flags()
@@ -61,25 +68,35 @@ processor: put it on another machine to measure a cluster alone.`,
 	flags.IntVar(&cfg.Producers, "producers", 64, "submissions that are made at a time")
 	flags.IntVar(&cfg.Batch, "batch", 1, "tasks in a submission")
 	flags.IntVar(&cfg.PayloadBytes, "payload-bytes", 200, "size of a payload")
+	flags.IntVar(&cfg.Keys, "keys", 0, "concurrency keys that tasks are spread over; 0 = none")
+	flags.IntVar(&servers, "servers", 1, "servers to start, as one cluster")
 	return cmd
 }
 
-func (a *app) bench(cmd *cobra.Command, cfg bench.Config) (err error) {
-	httpClient, err := a.conn.httpClient()
-	if err != nil {
+// ownServers says that no cluster was named.
+func (a *app) ownServers(cmd *cobra.Command) bool {
+	return !cmd.Flags().Changed("addr") && a.getenv("PULSE_ADDR") == ""
+}
+
+func (a *app) bench(cmd *cobra.Command, cfg bench.Config, servers int) (err error) {
+	cfg.Logger = a.patience(cmd.ErrOrStderr())
+	if cfg.HTTPClient, err = a.conn.httpClient(cfg.Logger); err != nil {
 		return err
 	}
-	httpClient.Transport.(*http.Transport).MaxIdleConnsPerHost = cfg.Producers + 1
-	httpClient.Transport.(*http.Transport).MaxIdleConns = 0
 	cfg.Addrs, cfg.Namespace, cfg.Token = a.conn.addrs(), a.conn.namespace, a.conn.token
-	cfg.HTTPClient, cfg.Logger = httpClient, a.patience(cmd.ErrOrStderr())
-	if !cmd.Flags().Changed("addr") && a.getenv("PULSE_ADDR") == "" {
-		url, stop, err := a.ownServer(cmd)
+	if a.ownServers(cmd) {
+		own, stop, err := a.startServers(cmd, servers)
 		if err != nil {
 			return err
 		}
 		defer stop()
-		cfg.Addrs = []string{url}
+		cfg.Addrs = nil
+		for _, s := range own {
+			cfg.Addrs = append(cfg.Addrs, s.URL())
+		}
+		if _, err := proc.OwnUsage(); err == nil {
+			cfg.Usage = usageOf(own)
+		}
 	}
 	result, err := bench.Run(cmd.Context(), cfg)
 	if err != nil {
@@ -93,31 +110,56 @@ func (a *app) bench(cmd *cobra.Command, cfg bench.Config) (err error) {
 		d.putf("Submit", "p50 %.2f ms, p99 %.2f ms", result.SubmitP50, result.SubmitP99)
 		d.putf("Pickup", "p50 %.2f ms, p99 %.2f ms", result.PickupP50, result.PickupP99)
 		d.putf("Done", "p50 %.2f ms, p99 %.2f ms (%d sampled)", result.DoneP50, result.DoneP99, result.DoneSampled)
+		if result.CPUPerTask > 0 {
+			d.putf("Processor", "%.0f us a task, servers, clients and workers together", result.CPUPerTask)
+			d.putf("Memory", "%.0f MiB, the largest server", result.ServerMemory)
+		}
 	})
 }
 
-// ownServer is a server for this run alone.
-func (a *app) ownServer(cmd *cobra.Command) (url string, stop func(), err error) {
+// startServers starts servers for this run alone.
+func (a *app) startServers(cmd *cobra.Command, n int) (servers []*proc.Server, stop func(), err error) {
 	binary, err := os.Executable()
 	if err != nil {
-		return "", nil, err
+		return nil, nil, err
 	}
 	dir, err := os.MkdirTemp("", "pulse-bench-")
 	if err != nil {
-		return "", nil, err
+		return nil, nil, err
 	}
-	server := proc.New(proc.Config{Binary: binary, NodeID: "node-1", Dir: dir})
-	ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
-	defer cancel()
-	if err := server.Start(ctx); err != nil {
-		return "", nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "Measuring a server of its own at %s, in %s\n", server.URL(), dir)
-	return server.URL(), func() {
+	stop = func() {
 		now, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), closeWithin)
 		defer cancel()
-		if err := errors.Join(server.Close(now), os.RemoveAll(dir)); err != nil {
+		if err := errors.Join(proc.CloseAll(now, servers), os.RemoveAll(dir)); err != nil {
 			fmt.Fprintf(cmd.ErrOrStderr(), "pulse: %v\n", err)
 		}
-	}, nil
+	}
+	if servers, err = proc.Cluster(binary, dir, n); err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
+	defer cancel()
+	if err := proc.StartAll(ctx, servers); err != nil {
+		stop()
+		return nil, nil, err
+	}
+	for _, s := range servers {
+		fmt.Fprintf(cmd.ErrOrStderr(), "Measuring a server of its own at %s, in %s\n", s.URL(), dir)
+	}
+	return servers, stop, nil
+}
+
+// usageOf sums what servers and this process have taken.
+func usageOf(servers []*proc.Server) func() (cpu time.Duration, serverBytes int64, err error) {
+	return func() (cpu time.Duration, serverBytes int64, err error) {
+		own, err := proc.OwnUsage()
+		cpu = own.CPU
+		for _, s := range servers {
+			u, uerr := s.Usage()
+			err = errors.Join(err, uerr)
+			cpu += u.CPU
+			serverBytes = max(serverBytes, u.MemoryBytes)
+		}
+		return cpu, serverBytes, err
+	}
 }

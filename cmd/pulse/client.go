@@ -3,15 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -31,7 +28,8 @@ const callTimeout = 15 * time.Second
 type connection struct {
 	addr, namespace               string
 	caCert, clientCert, clientKey string
-	token                         string // from the environment alone
+	token                         string // from the environment or the context's file, never from a flag
+	context                       string // name of the context in force; "" = none
 	timeout                       span
 }
 
@@ -41,27 +39,48 @@ func (c *connection) flags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.caCert, "cacert", "", "file with the certificates to trust instead of the system's (PULSE_CACERT)")
 	flags.StringVar(&c.clientCert, "client-cert", "", "file with the client's certificate (PULSE_CLIENT_CERT)")
 	flags.StringVar(&c.clientKey, "client-key", "", "file with the client's key (PULSE_CLIENT_KEY)")
+	flags.StringVar(&c.context, "context", "", "context to take instead of the current one (PULSE_CONTEXT)")
 	flags.Var(&c.timeout, "timeout", "give up after this long, e.g. 30s (default 15s; none for what waits, watches or loads)")
 }
 
-// complete takes from the environment what no flag says.
+// complete takes from the environment what no flag says, and from the context
+// what that does not say either.
 func (c *connection) complete(cmd *cobra.Command, getenv func(string) string) error {
+	var from place
+	if asksCluster(cmd) {
+		// Verbs that ask nobody must work with contexts that do not, if only to
+		// set them right.
+		known, err := loadPlaces(getenv)
+		if err != nil {
+			return err
+		}
+		if c.context, from, err = known.chosen(cmp.Or(c.context, getenv("PULSE_CONTEXT"))); err != nil {
+			return err
+		}
+	}
 	for _, v := range []struct {
 		flag, env string
+		context   string
 		value     *string
 	}{
-		{"addr", "PULSE_ADDR", &c.addr},
-		{"namespace", "PULSE_NAMESPACE", &c.namespace},
-		{"cacert", "PULSE_CACERT", &c.caCert},
-		{"client-cert", "PULSE_CLIENT_CERT", &c.clientCert},
-		{"client-key", "PULSE_CLIENT_KEY", &c.clientKey},
+		{"addr", "PULSE_ADDR", from.Addr, &c.addr},
+		{"namespace", "PULSE_NAMESPACE", from.Namespace, &c.namespace},
+		{"cacert", "PULSE_CACERT", from.CACert, &c.caCert},
+		{"client-cert", "PULSE_CLIENT_CERT", from.ClientCert, &c.clientCert},
+		{"client-key", "PULSE_CLIENT_KEY", from.ClientKey, &c.clientKey},
 	} {
 		flag := cmd.Flags().Lookup(v.flag)
-		if text := getenv(v.env); text != "" && (flag == nil || !flag.Changed) {
+		if text := cmp.Or(getenv(v.env), v.context); text != "" && (flag == nil || !flag.Changed) {
 			*v.value = text
 		}
 	}
 	c.token = getenv("PULSE_TOKEN")
+	if c.token == "" && from.TokenFile != "" {
+		var err error
+		if c.token, err = readToken(from.TokenFile); err != nil {
+			return fmt.Errorf("context %s: %w", c.context, err)
+		}
+	}
 	if (c.clientCert == "") != (c.clientKey == "") {
 		return errors.New("--client-cert and --client-key go together (PULSE_CLIENT_CERT, PULSE_CLIENT_KEY): give both or none")
 	}
@@ -71,6 +90,14 @@ func (c *connection) complete(cmd *cobra.Command, getenv func(string) string) er
 		}
 	}
 	return nil
+}
+
+// asksCluster says whether a verb speaks to a cluster that is there already.
+func asksCluster(cmd *cobra.Command) bool {
+	for cmd.HasParent() && cmd.Parent().HasParent() {
+		cmd = cmd.Parent()
+	}
+	return cmd.GroupID == groupUse || cmd.Name() == "bench"
 }
 
 func (c *connection) addrs() []string {
@@ -84,39 +111,19 @@ func (c *connection) addrs() []string {
 }
 
 // httpClient is for all connections to the cluster, those of workers too.
-func (c *connection) httpClient() (*http.Client, error) {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConnsPerHost = 64
-	transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.caCert != "" {
-		text, err := os.ReadFile(c.caCert)
-		if err != nil {
-			return nil, fmt.Errorf("--cacert: %w", err)
-		}
-		transport.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--cacert: %s holds no certificate in PEM form", c.caCert)
-		}
-	}
-	if c.clientCert != "" {
-		pair, err := tls.LoadX509KeyPair(c.clientCert, c.clientKey)
-		if err != nil {
-			return nil, fmt.Errorf("--client-cert: %w", err)
-		}
-		transport.TLSClientConfig.Certificates = []tls.Certificate{pair}
-	}
-	return &http.Client{Transport: transport}, nil
+func (c *connection) httpClient(logger *slog.Logger) (*http.Client, error) {
+	return sdk.TLSFiles{CACert: c.caCert, ClientCert: c.clientCert, ClientKey: c.clientKey}.HTTPClient(logger)
 }
 
 // client is the way to the cluster for everything but nodes.
 func (a *app) client(cmd *cobra.Command) (*sdk.Client, error) {
-	httpClient, err := a.conn.httpClient()
+	logger := a.patience(cmd.ErrOrStderr())
+	httpClient, err := a.conn.httpClient(logger)
 	if err != nil {
 		return nil, err
 	}
 	return sdk.NewClient(sdk.ClientOptions{
-		Addrs: a.conn.addrs(), Namespace: a.conn.namespace, Token: a.conn.token,
-		HTTPClient: httpClient, Logger: a.patience(cmd.ErrOrStderr()),
+		Addrs: a.conn.addrs(), Namespace: a.conn.namespace, Token: a.conn.token, HTTPClient: httpClient, Logger: logger, Note: a.note,
 	}), nil
 }
 
@@ -208,13 +215,17 @@ func unreachable(err error) error {
 func (a *app) hint(err error, refusal *sdk.Error) string {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "Nobody listens at " + a.conn.addr + ". Start a node with 'pulse dev', or say where one is with --addr or PULSE_ADDR."
+		if a.conn.context != "" {
+			return "Nobody listens at " + a.conn.addr + "; the context in force is " + a.conn.context + ". 'pulse context list' shows the others, --addr goes elsewhere for once."
+		}
+		return "Nobody listens at " + a.conn.addr + ". Start a node with 'pulse dev', or say where one is with --addr, PULSE_ADDR or 'pulse context set'."
 	case refusal == nil:
 		return ""
 	case refusal.ExistingTaskID != "":
 		return "The other task: pulse task get " + refusal.ExistingTaskID
 	case refusal.Code == schema.Unauthenticated:
-		return "The token is taken from PULSE_TOKEN."
+		return "A token is taken from PULSE_TOKEN or the file that 'pulse context set NAME --token-file FILE' names, a client certificate " +
+			"from PULSE_CLIENT_CERT and PULSE_CLIENT_KEY. 'pulse token --help' says how to get the first one."
 	case refusal.Code == schema.ResultUnknown:
 		return "It may or may not have been done: look before you repeat it."
 	case refusal.Code == schema.RevisionConflict:

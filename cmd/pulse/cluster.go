@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,10 +19,12 @@ import (
 )
 
 func (a *app) clusterCommand() *cobra.Command {
-	return noun("cluster", "See how the cluster stands, change its servers, back it up",
+	return noun("cluster", "See how the cluster stands, change its servers, back it up, secure it",
 		`A cluster is the servers that keep one state together; each of them answers for all.`,
 		"  pulse cluster status\n  pulse cluster members\n  pulse cluster backup pulse.backup",
-		a.clusterStatusCommand(), a.clusterMembersCommand(), a.clusterTransferCommand(), a.clusterRemoveCommand(), a.clusterBackupCommand())
+		a.clusterStatusCommand(), a.clusterMembersCommand(), a.clusterTransferCommand(), a.clusterLogLevelCommand(), a.clusterRemoveCommand(), a.clusterBackupCommand(), a.clusterDebugCommand(),
+		a.clusterRestoreCommand(),
+		a.initTLSCommand(), a.addNodeCommand(), a.addClientCommand(), a.renewCommand(), a.rotateCACommand(), a.revokeCommand(), a.certsCommand())
 }
 
 func (a *app) clusterStatusCommand() *cobra.Command {
@@ -67,6 +70,7 @@ type clusterStatus struct {
 		Term          uint64   `json:"term,string"`
 		LeaderID      string   `json:"leader_id"`
 		LeaderAddress string   `json:"leader_address"`
+		SourceID      string   `json:"source_id"`
 		Ready         bool     `json:"ready"`
 		NotReady      []string `json:"not_ready"`
 		AppliedIndex  uint64   `json:"applied_index,string"`
@@ -81,6 +85,7 @@ type clusterStatus struct {
 			Address string `json:"address"`
 			Voter   bool   `json:"voter"`
 		} `json:"servers"`
+		Alarms []string `json:"alarms"`
 		Duties []struct {
 			Name      string `json:"name"`
 			Running   bool   `json:"running"`
@@ -91,6 +96,7 @@ type clusterStatus struct {
 	State *struct {
 		ClusterID         string `json:"cluster_id"`
 		StateHash         string `json:"state_hash"`
+		FormatLevel       uint32 `json:"format_level"`
 		TasksWaiting      uint64 `json:"tasks_waiting,string"`
 		TasksInReview     uint64 `json:"tasks_in_review,string"`
 		AttemptsLeased    uint64 `json:"attempts_leased,string"`
@@ -112,6 +118,8 @@ func describeCluster(d *details, s *clusterStatus) {
 	switch {
 	case n.LeaderID == "":
 		d.put("Leader", "none is known")
+	case n.Role == "gateway":
+		d.putf("Leader", "%s at %s", n.LeaderID, n.LeaderAddress)
 	case n.LeaderID != n.ID:
 		d.putf("Leader", "%s at %s, heard of %s ago", n.LeaderID, n.LeaderAddress, spellMillis(n.LastContactMs))
 	}
@@ -125,7 +133,15 @@ func describeCluster(d *details, s *clusterStatus) {
 		}
 		d.putf("Server", "%s, %s", server.ID, role)
 	}
+	if n.Role == "gateway" {
+		d.putf("Source", "%s, heard of %s ago, applied to %d", cmp.Or(n.SourceID, "none"), spellMillis(n.LastContactMs), n.AppliedIndex)
+		describeState(d, s)
+		return
+	}
 	d.putf("Log", "applied to %d, committed to %d, snapshot at %d", n.AppliedIndex, n.CommitIndex, n.SnapshotIndex)
+	for _, alarm := range n.Alarms {
+		d.put("Alarm", alarm)
+	}
 	for _, duty := range n.Duties {
 		if !duty.Running || duty.Restarts > 0 {
 			d.putf("Duty", "%s: running %t, %s %s", duty.Name, duty.Running, plural(duty.Restarts, "restart"), duty.LastError)
@@ -138,12 +154,17 @@ func describeCluster(d *details, s *clusterStatus) {
 		}
 		d.putf("Disk", "%s free of %s%s", size(n.DiskFree), size(n.DiskTotal), low)
 	}
+	describeState(d, s)
+}
+
+func describeState(d *details, s *clusterStatus) {
 	if state := s.State; state != nil {
 		d.put("Cluster", state.ClusterID)
 		d.putf("Tasks", "%s waiting, %s leased, %s running, %s in review", commas(state.TasksWaiting),
 			commas(state.AttemptsLeased), commas(state.AttemptsRunning), commas(state.TasksInReview))
 		d.putf("Workers", "%s connected, %s keys held", commas(state.SessionsConnected), commas(state.KeysHeld))
 		d.put("State hash", state.StateHash)
+		d.putf("Format level", "%d", state.FormatLevel)
 	}
 }
 
@@ -195,6 +216,45 @@ server of this cluster.`,
 		},
 	}
 }
+
+func (a *app) clusterLogLevelCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "log-level [LEVEL]",
+		Short: "See or change what one node writes to its log",
+		Long: `See the log level of the node at the address, or change it, until its process ends: debug,
+info, warn or error. Other nodes keep theirs; --addr chooses the node.`,
+		Example: "  pulse cluster log-level --addr http://127.0.0.1:7400\n  pulse cluster log-level debug --addr http://127.0.0.1:7400",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			level := ""
+			if len(args) > 0 {
+				var err error
+				if level, err = oneOf("LEVEL", args[0], logLevels); err != nil {
+					return err
+				}
+			}
+			c, ctx, cancel, err := a.call(cmd)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			var got *sdk.NodeLogLevel
+			if level == "" {
+				got, err = c.LogLevel(ctx)
+			} else {
+				got, err = c.SetLogLevel(ctx, level)
+			}
+			if err != nil {
+				return err
+			}
+			return a.done(cmd, got, "%s logs at level %s.", got.NodeID, got.Level)
+		},
+	}
+	cmd.ValidArgs = logLevels
+	return cmd
+}
+
+var logLevels = []string{"debug", "info", "warn", "error"}
 
 func (a *app) clusterTransferCommand() *cobra.Command {
 	return &cobra.Command{

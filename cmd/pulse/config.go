@@ -63,7 +63,7 @@ func setFromFile(cmd *cobra.Command, line string, given map[string]bool) error {
 	}
 	flag := cmd.Flags().Lookup(name)
 	if flag == nil || slices.Contains(notInFile, name) {
-		return fmt.Errorf("%q is no setting; 'pulse server --help' lists the flags", name)
+		return fmt.Errorf("%q is no setting; '%s --help' lists the flags", name, cmd.CommandPath())
 	}
 	if _, seen := given[name]; !seen {
 		given[name] = flag.Changed

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace"
 
 	"pulse/cmd/node"
 	"pulse/gateway/wsconn"
@@ -38,10 +40,10 @@ Stop it with Ctrl-C.`,
   pulse dev --http 127.0.0.1:7500 --data ~/pulse`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := loopbackOnly(http); err != nil {
-				return err
+			if host, _, err := net.SplitHostPort(http); err != nil || !loopback(host) {
+				return usagef("--http is %q: this node asks nobody who he is, so it serves this machine alone; give 127.0.0.1:PORT, [::1]:PORT or localhost:PORT ('pulse server --certs' is for other machines)", http)
 			}
-			logger, err := a.nodeLogger(cmd, slog.LevelWarn)
+			logger, level, err := a.nodeLogger(cmd, slog.LevelWarn)
 			if err != nil {
 				return err
 			}
@@ -60,8 +62,14 @@ Stop it with Ctrl-C.`,
 				DataDir: data, HTTPAddr: http, ElectionTimeout: loneElection, Version: version, Logger: logger,
 				Limits: wsconn.Limits{ExemptLoopback: true}, // everybody here is the developer
 			}
+			traces, stop, err := tracesFromEnv(cmd.Context(), logger)
+			if err != nil {
+				return usageError{err}
+			}
+			defer stop()
+			cfg.Traces, cfg.LogLevel = traces, level
 			return a.serve(cmd, cfg, func(ctx context.Context, n *node.Node) (func(), error) {
-				end, err := startDevWorker(ctx, n.URL(), logger)
+				end, err := startDevWorker(ctx, n.URL(), traces, logger)
 				if err != nil {
 					return nil, err
 				}
@@ -92,6 +100,7 @@ func (a *app) greet(cmd *cobra.Command, n *node.Node, data string, forgets bool)
   Give it a task, in another terminal:
     %[3]s%[4]s task run echo '{"hi":1.50}' --wait
 
+  Look at it: %[1]s/
   Its API: %[1]s/docs
   Stop it: Ctrl-C
 
@@ -103,9 +112,9 @@ func (a *app) greet(cmd *cobra.Command, n *node.Node, data string, forgets bool)
 const devDrain = time.Second
 
 // startDevWorker runs the built-in worker until end is called, which waits for it.
-func startDevWorker(ctx context.Context, url string, logger *slog.Logger) (end func(), err error) {
+func startDevWorker(ctx context.Context, url string, traces trace.TracerProvider, logger *slog.Logger) (end func(), err error) {
 	w := sdk.NewWorker(sdk.WorkerOptions{
-		Addrs: []string{url}, Capacity: 64, Logger: logger, DrainTimeout: devDrain,
+		Addrs: []string{url}, Capacity: 64, Logger: logger, DrainTimeout: devDrain, TracerProvider: traces,
 	})
 	devHandlers(w)
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))

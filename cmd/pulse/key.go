@@ -31,23 +31,8 @@ var keyColumns = []column[*sdk.Key]{
 }
 
 func (a *app) keyListCommand() *cobra.Command {
-	var limit int
-	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List the keys that are held or waited for",
-		Example: "  pulse key list",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, ctx, cancel, err := a.page(cmd, limit)
-			if err != nil {
-				return err
-			}
-			defer cancel()
-			return printList(a, cmd, keyColumns, c.Keys(ctx), limit, "No key is held or waited for.")
-		},
-	}
-	limitFlag(cmd, &limit)
-	return cmd
+	return listCommand(a, "List the keys that are held or waited for", "  pulse key list",
+		keyColumns, (*sdk.Client).Keys, "No key is held or waited for.")
 }
 
 func (a *app) keyGetCommand() *cobra.Command {

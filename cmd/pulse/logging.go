@@ -24,7 +24,7 @@ func levelOf(name string) (slog.Level, error) {
 
 // newLogger logs in text to a terminal, where a person reads, and in JSON
 // everywhere else, where a machine does.
-func newLogger(w io.Writer, level slog.Level) *slog.Logger {
+func newLogger(w io.Writer, level slog.Leveler) *slog.Logger {
 	if !isTerminal(w) {
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 	}

@@ -16,7 +16,7 @@ func (a *app) namespaceCommand() *cobra.Command {
 		`A namespace holds queues, tasks, workers and keys of its own; nothing crosses from
 one to another. Every cluster has the namespace default.`,
 		"  pulse namespace create billing\n  pulse queue list -n billing",
-		a.namespaceCreateCommand(), a.namespaceListCommand(), a.namespaceDeleteCommand())
+		a.namespaceCreateCommand(), a.namespaceListCommand(), a.namespaceUpdateCommand(), a.namespaceDeleteCommand())
 }
 
 func (a *app) namespaceCreateCommand() *cobra.Command {
@@ -51,27 +51,67 @@ there already is left as it is, and the verb fails.`,
 var namespaceColumns = []column[*sdk.Namespace]{
 	{"NAME", func(n *sdk.Namespace) string { return n.Name }},
 	{"QUEUES", func(n *sdk.Namespace) string { return strconv.Itoa(n.Queues) }},
+	{"WAITING", func(n *sdk.Namespace) string { return ofQuota(n.Usage.TasksWaiting, n.Quota.TasksWaiting) }},
+	{"PAYLOAD BYTES", func(n *sdk.Namespace) string { return ofQuota(n.Usage.PayloadBytes, n.Quota.PayloadBytes) }},
+	{"WORKERS", func(n *sdk.Namespace) string { return ofQuota(n.Usage.Workers, n.Quota.Workers) }},
 	{"AGE", func(n *sdk.Namespace) string { return age(n.CreatedAt) }},
 }
 
-func (a *app) namespaceListCommand() *cobra.Command {
-	var limit int
+// ofQuota is what a namespace holds, of how much it may hold.
+func ofQuota(holds, quota uint64) string {
+	if quota == 0 {
+		return commas(holds)
+	}
+	return commas(holds) + " of " + commas(quota)
+}
+
+func (a *app) namespaceUpdateCommand() *cobra.Command {
+	var set sdk.Quota
 	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List namespaces",
-		Example: "  pulse namespace list",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, ctx, cancel, err := a.page(cmd, limit)
+		Use:   "update NAME",
+		Short: "Change what a namespace may hold",
+		Long: `Change the quota of a namespace. What no flag names stays as it is; 0 takes a bound
+away. It is looked at when something new comes: what is there stays.`,
+		Example: "  pulse namespace update billing --tasks-waiting 100000 --payload-bytes 1000000000 --workers 200",
+		Args:    exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, ctx, cancel, err := a.call(cmd)
 			if err != nil {
 				return err
 			}
 			defer cancel()
-			return printList(a, cmd, namespaceColumns, c.Namespaces(ctx), limit, "No namespaces.")
+			namespace, err := c.Namespace(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			quota, changed := namespace.Quota, false
+			for _, f := range []struct {
+				name     string
+				to, from *uint64
+			}{{"tasks-waiting", &quota.TasksWaiting, &set.TasksWaiting}, {"payload-bytes", &quota.PayloadBytes, &set.PayloadBytes}, {"workers", &quota.Workers, &set.Workers}} {
+				if cmd.Flags().Changed(f.name) {
+					*f.to, changed = *f.from, true
+				}
+			}
+			if !changed {
+				return usagef("nothing to change: give --tasks-waiting, --payload-bytes or --workers")
+			}
+			if namespace, err = c.SetQuota(ctx, args[0], quota); err != nil {
+				return err
+			}
+			return a.done(cmd, namespace, "Namespace %s may hold %s tasks waiting, %s payload bytes and %s workers (0: any number).",
+				namespace.Name, commas(quota.TasksWaiting), commas(quota.PayloadBytes), commas(quota.Workers))
 		},
 	}
-	limitFlag(cmd, &limit)
+	cmd.Flags().Uint64Var(&set.TasksWaiting, "tasks-waiting", 0, "tasks that may wait at a time; 0 is any number")
+	cmd.Flags().Uint64Var(&set.PayloadBytes, "payload-bytes", 0, "bytes of the payloads of tasks that are not over; 0 is any number")
+	cmd.Flags().Uint64Var(&set.Workers, "workers", 0, "workers that may be connected at a time; 0 is any number")
 	return cmd
+}
+
+func (a *app) namespaceListCommand() *cobra.Command {
+	return listCommand(a, "List namespaces", "  pulse namespace list",
+		namespaceColumns, (*sdk.Client).Namespaces, "No namespaces.")
 }
 
 func (a *app) namespaceDeleteCommand() *cobra.Command {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -85,6 +86,27 @@ func printList[T any](a *app, cmd *cobra.Command, columns []column[T], walk iter
 		fmt.Fprintln(cmd.ErrOrStderr(), nothing)
 	}
 	return table.Flush()
+}
+
+// listCommand is a verb that lists everything of a kind.
+func listCommand[T any](a *app, short, example string, columns []column[T], walk func(*sdk.Client, context.Context, ...sdk.CallOption) iter.Seq2[T, error], nothing string) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   short,
+		Example: example,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, ctx, cancel, err := a.page(cmd, limit)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			return printList(a, cmd, columns, walk(c, ctx), limit, nothing)
+		},
+	}
+	limitFlag(cmd, &limit)
+	return cmd
 }
 
 func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 8, 2, ' ', 0) }

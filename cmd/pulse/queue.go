@@ -216,23 +216,8 @@ var queueColumns = []column[*sdk.Queue]{
 }
 
 func (a *app) queueListCommand() *cobra.Command {
-	var limit int
-	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List the queues of the namespace and how they stand",
-		Example: "  pulse queue list\n  pulse queue list -n billing -o json",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, ctx, cancel, err := a.page(cmd, limit)
-			if err != nil {
-				return err
-			}
-			defer cancel()
-			return printList(a, cmd, queueColumns, c.Queues(ctx), limit, "No queues.")
-		},
-	}
-	limitFlag(cmd, &limit)
-	return cmd
+	return listCommand(a, "List the queues of the namespace and how they stand", "  pulse queue list\n  pulse queue list -n billing -o json",
+		queueColumns, (*sdk.Client).Queues, "No queues.")
 }
 
 func (a *app) queueGetCommand() *cobra.Command {

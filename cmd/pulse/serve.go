@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -52,7 +51,10 @@ func (a *app) serve(cmd *cobra.Command, cfg node.Config, with func(ctx context.C
 		defer cancel()
 		err = errors.Join(err, n.Close(now))
 	}()
-	ready, cancel := context.WithTimeout(ctx, readyWithin)
+	ready, cancel := ctx, func() {}
+	if cfg.Cluster == nil || !cfg.Cluster.Gateway { // which waits for others, as long as it takes
+		ready, cancel = context.WithTimeout(ctx, readyWithin)
+	}
 	defer cancel()
 	if err := n.WaitReady(ready); err != nil {
 		if ctx.Err() != nil {
@@ -73,6 +75,41 @@ func (a *app) serve(cmd *cobra.Command, cfg node.Config, with func(ctx context.C
 	}
 }
 
+// nodeFlags are what a node is told.
+type nodeFlags interface {
+	// check refuses what cannot be before anything is opened.
+	check() error
+	nodeConfig(*slog.Logger) node.Config
+}
+
+// runNode is a verb that runs a node of one kind. config is the file with flags,
+// if there is one.
+func (a *app) runNode(cmd *cobra.Command, config string, f nodeFlags, kind string) error {
+	if config != "" {
+		if err := readConfig(cmd, config); err != nil {
+			return err
+		}
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	logger, level, err := a.nodeLogger(cmd, slog.LevelInfo)
+	if err != nil {
+		return usageError{err}
+	}
+	cfg := f.nodeConfig(logger)
+	traces, stop, err := tracesFromEnv(cmd.Context(), logger)
+	if err != nil {
+		return usageError{err}
+	}
+	defer stop()
+	cfg.Traces, cfg.LogLevel = traces, level
+	return a.serve(cmd, cfg, func(_ context.Context, n *node.Node) (func(), error) {
+		ready := serving{URL: n.URL(), NodeID: n.ID(), Data: cfg.DataDir, PID: os.Getpid()}
+		return func() {}, a.done(cmd, ready, "Pulse %s %s serves %s.", kind, ready.NodeID, ready.URL)
+	})
+}
+
 // explainStart adds the way out where there is one.
 func explainStart(err error) error {
 	switch {
@@ -84,17 +121,10 @@ func explainStart(err error) error {
 	return err
 }
 
-// loopbackOnly refuses an address that others can reach: there are no access
-// tokens, so whoever reaches a node may do everything.
-func loopbackOnly(addr string) error {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return usagef("--http is %q: give HOST:PORT", addr)
-	}
-	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.IsLoopback() {
-		return nil
-	}
-	return usagef("--http is %q: nodes ask for no token yet, so they serve this machine alone; give 127.0.0.1:PORT, [::1]:PORT or localhost:PORT", addr)
+// loopback says that a host is this machine and nothing else.
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // selfName is how the reader can run this binary.
@@ -108,14 +138,17 @@ func selfName() string {
 	return os.Args[0]
 }
 
-// nodeLogger is the logger of a node; quiet is the level if nobody chose one.
-func (a *app) nodeLogger(cmd *cobra.Command, quiet slog.Level) (*slog.Logger, error) {
+// nodeLogger is the logger of a node and its level, which may be changed; quiet is
+// the level if nobody chose one.
+func (a *app) nodeLogger(cmd *cobra.Command, quiet slog.Level) (*slog.Logger, *slog.LevelVar, error) {
 	level, err := levelOf(a.logLevel)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if a.logLevel == "" {
 		level = quiet
 	}
-	return newLogger(cmd.ErrOrStderr(), level), nil
+	changeable := new(slog.LevelVar)
+	changeable.Set(level)
+	return newLogger(cmd.ErrOrStderr(), changeable), changeable, nil
 }

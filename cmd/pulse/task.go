@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,13 +23,14 @@ to a worker, and ends SUCCEEDED, FAILED or CANCELLED; or in NEEDS_REVIEW, when
 nobody can know whether it was done.`,
 		"  pulse task run echo '{\"hi\":1.50}' --wait\n  pulse task list --state NEEDS_REVIEW",
 		a.taskRunCommand(), a.taskSubmitCommand(), a.taskListCommand(), a.taskGetCommand(), a.taskCancelCommand(),
-		a.taskRetryCommand(), a.taskWatchCommand(), a.taskWhyCommand())
+		a.taskRetryCommand(), a.taskRunNowCommand(), a.taskWatchCommand(), a.taskWhyCommand())
 }
 
 // filterFlags select tasks.
 type filterFlags struct {
-	filter sdk.TaskFilter
-	states []string
+	filter      sdk.TaskFilter
+	states      []string
+	from, until string
 }
 
 func (f *filterFlags) add(cmd *cobra.Command) {
@@ -39,6 +41,9 @@ func (f *filterFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.filter.BusinessKey, "business-key", "", "the task with this business key")
 	flags.StringVar(&f.filter.ConcurrencyKey, "key", "", "tasks that need this concurrency key")
 	flags.StringVar(&f.filter.WaitingReason, "reason", "", "tasks that wait for this reason: "+strings.Join(apiv1.WaitingReasons, ", "))
+	flags.StringVar(&f.filter.ErrorCode, "error-code", "", "tasks whose last error has this code")
+	flags.StringVar(&f.from, "created-from", "", "tasks created since: a time like 2030-01-31T12:00:00Z, or how long ago, like 15m")
+	flags.StringVar(&f.until, "created-until", "", "tasks created before: a time, or how long ago")
 	complete(cmd, "state", apiv1.States...)
 	complete(cmd, "reason", apiv1.WaitingReasons...)
 }
@@ -58,9 +63,31 @@ func (f *filterFlags) read() (filter sdk.TaskFilter, some bool, err error) {
 			return filter, false, err
 		}
 	}
+	if f.filter.CreatedFrom, err = instant("--created-from", f.from); err == nil {
+		f.filter.CreatedUntil, err = instant("--created-until", f.until)
+	}
+	if err != nil {
+		return filter, false, err
+	}
 	v := f.filter
-	some = len(v.States) > 0 || v.Queue+v.Handler+v.BusinessKey+v.ConcurrencyKey+v.WaitingReason != ""
+	some = len(v.States) > 0 || v.Queue+v.Handler+v.BusinessKey+v.ConcurrencyKey+v.WaitingReason+v.ErrorCode != "" ||
+		!v.CreatedFrom.IsZero() || !v.CreatedUntil.IsZero()
 	return f.filter, some, nil
+}
+
+// instant reads a time, or a duration back from now; empty is none.
+func instant(flag, given string) (time.Time, error) {
+	if given == "" {
+		return time.Time{}, nil
+	}
+	if at, err := time.Parse(time.RFC3339, given); err == nil {
+		return at, nil
+	}
+	back, err := time.ParseDuration(given)
+	if err != nil || back < 0 {
+		return time.Time{}, usagef("%s is %q: give a time like 2030-01-31T12:00:00Z, or how long ago, like 15m or 24h", flag, given)
+	}
+	return time.Now().Add(-back), nil
 }
 
 // oneOf finds a word whatever its case, and with - for _.
@@ -292,6 +319,7 @@ var endTexts = map[string]string{
 	"undeliverable":     "it did not reach its worker",
 	"unknown_outcome":   "the worker does not know",
 	"uncertain_failure": "it failed, but an earlier attempt may have had an effect",
+	"restored":          "a lost cluster, from whose backup this one was made, may have run it",
 }
 
 // endOf is the worker's word on how an attempt ended, or else the cluster's.
@@ -330,6 +358,33 @@ in NEEDS_REVIEW is for "pulse review resolve".`,
 	})
 }
 
+func (a *app) taskRunNowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "run-now ID",
+		Short: "End a task's wait for a time",
+		Long: `End the wait of a task for a time: a delay that it was submitted with, or the pause before
+it is tried again. It is ready then, and starts when a worker has room. One that waits for
+anything else stays as it is; "pulse task why" says for what.`,
+		Example: "  pulse task run-now 0199f3c2a1b87d4e9a0b1c2d3e4f5061",
+		Args:    exactly("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, ctx, cancel, err := a.call(cmd)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			task, err := c.RunNow(ctx, args[0], sdk.WithNote(a.note))
+			if err != nil {
+				return err
+			}
+			if task.State == sdk.StateWaiting && task.Waiting != nil && task.Waiting.Reason != "ready" {
+				return a.done(cmd, task, "Task %s waits for no time now; it waits because: %s.", task.ID, task.Waiting.Reason)
+			}
+			return a.done(cmd, task, "Task %s is %s.", task.ID, task.State)
+		},
+	}
+}
+
 // bulkVerb is something to do to tasks named one by one or selected by a filter.
 type bulkVerb struct {
 	action           sdk.BulkAction
@@ -340,7 +395,6 @@ type bulkVerb struct {
 
 func (a *app) bulkCommand(v bulkVerb) *cobra.Command {
 	var filter filterFlags
-	var note string
 	var dryRun, yes bool
 	cmd := &cobra.Command{
 		Use:   v.use + " [ID]...",
@@ -364,13 +418,12 @@ func (a *app) bulkCommand(v bulkVerb) *cobra.Command {
 				return usagef("--dry-run goes with flags that select tasks")
 			}
 			if some {
-				return a.bulk(cmd, sdk.Bulk{Action: v.action, Filter: &selected, Note: note, DryRun: dryRun})
+				return a.bulk(cmd, sdk.Bulk{Action: v.action, Filter: &selected, Note: a.note, DryRun: dryRun})
 			}
 			return a.each(cmd, args, v)
 		},
 	}
 	filter.add(cmd)
-	cmd.Flags().StringVar(&note, "note", "", "why; recorded with tasks selected by flags")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show which tasks the flags select")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do it to all that the flags select")
 	return cmd
@@ -392,7 +445,7 @@ func (a *app) each(cmd *cobra.Command, ids []string, v bulkVerb) error {
 	defer cancel()
 	failed := false
 	for _, id := range ids {
-		task, err := v.one(c, ctx, id)
+		task, err := v.one(c, ctx, id, sdk.WithNote(a.note))
 		if err != nil {
 			if len(ids) == 1 || cmd.Context().Err() != nil {
 				return err

@@ -490,7 +490,7 @@ func TestADemoEndsWithOneLineOfJSON(t *testing.T) {
 func TestABenchIsOneLineOfJSON(t *testing.T) {
 	t.Parallel()
 	s, _ := startNode(t)
-	sum := object(t, s.ok("bench", "--tasks", "150", "--batch", "20", "--workers", "2", "--slots", "4", "--producers", "2"))
+	sum := object(t, s.ok("bench", "--tasks", "150", "--batch", "20", "--workers", "2", "--slots", "4", "--producers", "2", "--keys", "10"))
 	if spaced(sum["submitted"], sum["done"], sum["errors"]) != "150 150 0" {
 		t.Error(sum)
 	}

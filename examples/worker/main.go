@@ -3,18 +3,15 @@
 // handlers alone.
 //
 // It is told where the cluster is as everything else is: PULSE_ADDR (several
-// with commas), PULSE_NAMESPACE, PULSE_TOKEN, PULSE_CACERT. PULSE_QUEUE names its
-// queue. SIGTERM lets it finish what it runs.
+// with commas), PULSE_NAMESPACE, PULSE_TOKEN, PULSE_CACERT, PULSE_CLIENT_CERT,
+// PULSE_CLIENT_KEY. PULSE_QUEUE names its queue. SIGTERM lets it finish what it runs.
 package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -36,17 +33,17 @@ func main() {
 }
 
 func run(ctx context.Context, getenv func(string) string, logger *slog.Logger) error {
-	client, err := httpClient(getenv("PULSE_CACERT"))
-	if err != nil {
-		return err
-	}
 	options := sdk.WorkerOptions{
-		Namespace:  getenv("PULSE_NAMESPACE"),
-		Queue:      getenv("PULSE_QUEUE"),
-		Token:      getenv("PULSE_TOKEN"),
-		HTTPClient: client,
-		Logger:     logger,
-		Capacity:   16,
+		Namespace: getenv("PULSE_NAMESPACE"),
+		Queue:     getenv("PULSE_QUEUE"),
+		Token:     getenv("PULSE_TOKEN"),
+		TLS: sdk.TLSFiles{
+			CACert:     getenv("PULSE_CACERT"),
+			ClientCert: getenv("PULSE_CLIENT_CERT"),
+			ClientKey:  getenv("PULSE_CLIENT_KEY"),
+		},
+		Logger:   logger,
+		Capacity: 16,
 		// Shorter than the container's grace period, so that what does not end
 		// by itself is told to.
 		DrainTimeout: 20 * time.Second,
@@ -99,21 +96,4 @@ func sleep(ctx context.Context, t *sdk.Task) (any, error) {
 		// Sleeping less than was asked for leaves nothing behind.
 		return nil, sdk.Retryable(context.Cause(ctx))
 	}
-}
-
-// httpClient trusts the cluster's own CA where one is named.
-func httpClient(caFile string) (*http.Client, error) {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-	if caFile != "" {
-		text, err := os.ReadFile(caFile)
-		if err != nil {
-			return nil, fmt.Errorf("PULSE_CACERT: %w", err)
-		}
-		transport.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("PULSE_CACERT: %s holds no certificate in PEM form", caFile)
-		}
-	}
-	return &http.Client{Transport: transport}, nil
 }

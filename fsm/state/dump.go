@@ -16,7 +16,8 @@ import (
 func (s *State) DumpIndexes() string {
 	var b strings.Builder
 	for _, n := range s.Namespaces() {
-		fmt.Fprintf(&b, "namespace %s active %x review %x\n", n.Row.Name, n.active.Items(), n.review.Items())
+		fmt.Fprintf(&b, "namespace %s active %x review %x holds %d waiting %d bytes %d workers\n", n.Row.Name, n.active.Items(), n.review.Items(),
+			n.waiting, n.payloadBytes, n.workers)
 	}
 	queues := make([]*Queue, 0, len(s.queues))
 	for _, q := range s.queues { // order-free: sorted below
@@ -24,10 +25,10 @@ func (s *State) DumpIndexes() string {
 	}
 	slices.SortFunc(queues, func(a, b *Queue) int { return idCompare(a.ID(), b.ID()) })
 	for _, q := range queues {
-		fmt.Fprintf(&b, "queue %x waiting %d active %d review %d instances %d\n",
-			q.Row.Id, q.Waiting, q.Active, q.NeedsReview, q.Instances)
+		fmt.Fprintf(&b, "queue %x waiting %d delayed %d backoff %d active %d review %d instances %d\n",
+			q.Row.Id, q.Waiting, q.Delayed, q.Backoff, q.Active, q.NeedsReview, q.Instances)
 		for _, c := range q.order {
-			fmt.Fprintf(&b, " class %v capable %d/%d groups %d\n", c.cap, c.capable, c.capableKeys, c.groups)
+			fmt.Fprintf(&b, " class %v capable %d/%d groups %d with %d\n", c.cap, c.capable, c.capableKeys, c.groups, c.waiting)
 			dumpLists(&b, "  plain", &c.plain)
 			dumpLists(&b, "  keyed", &c.keyed)
 			dumpSessions(&b, "  any", c.any)
@@ -41,7 +42,7 @@ func (s *State) DumpIndexes() string {
 		if k.Row != nil {
 			holder = k.Row.TaskId
 		}
-		fmt.Fprintf(&kb, "key %x %q holder %x waiters %d\n", name.ns, name.key, holder, k.Waiters)
+		fmt.Fprintf(&kb, "key %x %q holder %x held %t waiters %d\n", name.ns, name.key, holder, s.held[name] == k, k.Waiters)
 		for _, g := range k.groups {
 			fmt.Fprintf(&kb, " group %x %v\n", g.queue.Row.Id, g.class.cap)
 			dumpLists(&kb, "  ", &g.lists)
@@ -63,6 +64,9 @@ func (s *State) DumpIndexes() string {
 	}
 	slices.Sort(gateways)
 	b.WriteString(strings.Join(gateways, ""))
+	for _, t := range s.Tokens(ID{}) {
+		fmt.Fprintf(&b, "token %x expires %d revoked %d used %d\n", t.Id, t.ExpiresAtUs, t.RevokedAtUs, t.UsedAtUs)
+	}
 	for _, a := range s.LiveAttempts() {
 		fmt.Fprintf(&b, "attempt %x %s until %d receipts", a.Row.Id, a.Row.State, a.Row.LeaseUntilUs)
 		for _, r := range a.Receipts {
@@ -71,6 +75,19 @@ func (s *State) DumpIndexes() string {
 		b.WriteByte('\n')
 	}
 	fmt.Fprintf(&b, "tasks %d\n", len(s.tasks))
+	for _, c := range s.AllSchedules() {
+		fmt.Fprintf(&b, "schedule %x/%x named %t next %d\n", c.Row.NamespaceId, c.Row.Id,
+			s.ScheduleByName(ID(c.Row.NamespaceId), c.Row.Name) == c, c.Row.NextUs)
+	}
+	var open []string
+	for id, n := range s.schedules.open { // order-free: sorted below
+		open = append(open, fmt.Sprintf("open runs of %x: %d\n", id, n))
+	}
+	slices.Sort(open)
+	b.WriteString(strings.Join(open, ""))
+	for _, z := range s.Zones() {
+		fmt.Fprintf(&b, "zone %s %s\n", z.Name, z.Release)
+	}
 	// Both a live and a rebuilt window reach at least this far.
 	limit := s.meta.ClockUs + timerAheadUs
 	s.timers.near.Scan(func(t Timer) bool {
@@ -108,7 +125,7 @@ func (s *State) Rows(fn func(key, value []byte) bool) error { return s.RowsFrom(
 
 // RowsFrom does the same, beginning at a key.
 func (s *State) RowsFrom(from []byte, fn func(key, value []byte) bool) error {
-	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from})
+	iter, err := s.NewIter(&pebble.IterOptions{LowerBound: from})
 	if err != nil {
 		return fmt.Errorf("read state: %w", err)
 	}
@@ -138,7 +155,11 @@ func (s *State) ScanHash() ([32]byte, error) {
 
 // RebuiltIndexes is what DumpIndexes would give after a restart now.
 func (s *State) RebuiltIndexes() (string, error) {
-	again, err := load(s.db)
+	db, err := s.Settled()
+	if err != nil {
+		return "", err
+	}
+	again, err := load(db)
 	if err != nil {
 		return "", err
 	}

@@ -1,10 +1,16 @@
 package state
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
+	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	pb "pulse/proto/pulse/v1"
 )
@@ -15,6 +21,7 @@ var aggregateNames = map[pb.Aggregate]string{
 	pb.Aggregate_AGGREGATE_QUEUE:     "pulse.queue/",
 	pb.Aggregate_AGGREGATE_NAMESPACE: "pulse.namespace/",
 	pb.Aggregate_AGGREGATE_WORKER:    "pulse.worker/",
+	pb.Aggregate_AGGREGATE_SCHEDULE:  "pulse.schedule/",
 }
 
 // Partition places an aggregate: murmur2 of its reference text, as the default
@@ -52,25 +59,144 @@ func murmur2(data []byte) uint32 {
 	return h ^ h>>15
 }
 
+// blockEvents is how many events of one entry share a row at most. Commits of an
+// entry are written, read and dropped together; a row and an index row for each
+// would be most of what a task costs the store.
+const blockEvents = 256
+
 // AppendEvent gives a commit its position and puts it into the feed. The row
 // is read-only from here on.
 func (tx *Tx) AppendEvent(e *pb.EventRow) {
-	ns, id := ID(e.NamespaceId), ID(e.AggregateId)
 	e.Format = RowFormat
-	e.Partition = Partition(e.Aggregate, ns, id)
+	e.Partition = Partition(e.Aggregate, ID(e.NamespaceId), ID(e.AggregateId))
 	p := tx.meta.Feed[e.Partition]
 	e.Position = p.Next
 	p.Next++
-	e.Index, e.Place = tx.Number(), tx.place
-	tx.place++
+	e.Index, e.Place = tx.Number(), uint32(len(tx.events))
 	e.TimeUs = tx.Now()
-	tx.put(eventKey(e.Partition, e.Position), e)
-	pointer := eventPointer(e.Partition, e.Position)
-	tx.putRaw(feedKey(ns, e.Index, e.Place), pointer)
-	tx.putRaw(historyKey(id, e.Version), pointer)
+	if e.Aggregate == pb.Aggregate_AGGREGATE_TASK {
+		tx.chain(e)
+	}
+	tx.events = append(tx.events, e)
 	if tx.meta.FeedTrimAtUs == 0 {
 		tx.LookAtFeed(tx.Now() + tx.meta.EventRetentionMs*1000)
 	}
+}
+
+// chain links a task's commit to the one before it and the task's row to the
+// commit. A task that is purged leaves the end of its chain behind.
+func (tx *Tx) chain(e *pb.EventRow) {
+	t := e.TaskAfter
+	e.PreviousIndex, e.PreviousPlace = t.EventIndex, t.EventPlace
+	t.EventIndex, t.EventPlace = e.Index, e.Place
+	if e.Deleted {
+		tx.putRaw(key1(tableHistory, ID(t.Id)), eventPointer(e.Index, e.Place))
+	}
+}
+
+// encodeFeed makes the rows of the entry's events.
+func (tx *Tx) encodeFeed() error {
+	for from := 0; from < len(tx.events); from += blockEvents {
+		events := tx.events[from:min(from+blockEvents, len(tx.events))]
+		block, err := tx.encodeBlock(events)
+		if err != nil {
+			return fmt.Errorf("encode events of entry %d: %w", tx.meta.AppliedIndex, err)
+		}
+		tx.putRaw(blockKey(events[0].Index, events[0].Place), block)
+	}
+	type span struct{ first, last uint32 }
+	spans := map[ID]*span{}
+	var order []ID
+	for _, e := range tx.events {
+		ns := ID(e.NamespaceId)
+		if s := spans[ns]; s != nil {
+			s.last = e.Place
+			continue
+		}
+		spans[ns] = &span{e.Place, e.Place}
+		order = append(order, ns)
+	}
+	for _, ns := range order {
+		v := binary.BigEndian.AppendUint32(make([]byte, 0, 8), spans[ns].first)
+		tx.putRaw(feedKey(ns, tx.Number()), binary.BigEndian.AppendUint32(v, spans[ns].last))
+	}
+	return nil
+}
+
+const (
+	blockField = 1  // EventBlock.events
+	afterField = 18 // EventRow.task_after
+)
+
+// encodeBlock encodes an EventBlock. The row after a commit is what the entry
+// puts as the task's row, mostly, and then is copied from there.
+func (tx *Tx) encodeBlock(events []*pb.EventRow) ([]byte, error) {
+	options := proto.MarshalOptions{Deterministic: true}
+	parts, total := tx.s.scratch.parts[:0], 0
+	for _, e := range events {
+		after := e.TaskAfter
+		row, err := tx.encodedTask(after)
+		if err != nil {
+			return nil, err
+		}
+		e.TaskAfter = nil
+		size := options.Size(e)
+		e.TaskAfter = after
+		if after != nil {
+			size += protowire.SizeTag(afterField) + protowire.SizeBytes(len(row))
+		}
+		parts = append(parts, eventPart{size, row})
+		total += protowire.SizeTag(blockField) + protowire.SizeBytes(size)
+	}
+	options.UseCachedSize = true
+	block := tx.s.pending.values.room(total)
+	for i, e := range events {
+		block = protowire.AppendTag(block, blockField, protowire.BytesType)
+		block = protowire.AppendVarint(block, uint64(parts[i].size))
+		after := e.TaskAfter
+		e.TaskAfter = nil
+		var err error
+		block, err = options.MarshalAppend(block, e)
+		e.TaskAfter = after
+		if err != nil {
+			return nil, err
+		}
+		if after != nil {
+			block = protowire.AppendTag(block, afterField, protowire.BytesType)
+			block = protowire.AppendBytes(block, parts[i].row)
+		}
+	}
+	clear(parts)
+	tx.s.scratch.parts = parts
+	if len(block) != total {
+		return nil, fmt.Errorf("events of %d bytes have become %d", total, len(block))
+	}
+	return tx.s.pending.values.took(block), nil
+}
+
+// eventPart is the size of an encoded event, and the row in it that is encoded
+// already.
+type eventPart struct {
+	size int
+	row  []byte
+}
+
+func (tx *Tx) encodedTask(t *pb.TaskRow) ([]byte, error) {
+	if t == nil {
+		return nil, nil
+	}
+	table := byte(tableTask)
+	if Terminal(t.State) {
+		table = tableDone
+	}
+	var key [33]byte
+	key[0] = table
+	copy(key[1:], t.NamespaceId)
+	copy(key[17:], t.Id)
+	if c := tx.rows[string(key[:])]; c != nil && !c.gone && c.row == proto.Message(t) {
+		return c.raw, nil
+	}
+	return tx.s.pending.encode(t)
 }
 
 // LookAtFeed sets when the front of the feed is looked at next; 0 means never.
@@ -83,56 +209,63 @@ func (tx *Tx) LookAtFeed(at int64) {
 // feedTrimPauseUs is the least time between two looks at the feed's front.
 const feedTrimPauseUs = 60e6
 
-// TrimFeed lets at most limit events that are older than the retention leave
-// the feed from the front of each partition in turn, and sets the next look.
-// It returns the number that left; limit means that more may be due.
-func (tx *Tx) TrimFeed(limit int) int {
-	cutoff := tx.Now() - tx.meta.EventRetentionMs*1000
-	left := 0
+// TrimFeed lets the oldest events leave the feed that are older than the
+// retention, at most limit of them, and sets the next look. Events leave by whole
+// rows of at most blockEvents: a row that does not fit into limit ends the look,
+// which all = false says, and the next one is due at once. A look that took
+// nothing keeps its place among what is due, so that it comes first some time.
+// left is the number of events that left.
+func (tx *Tx) TrimFeed(limit int) (left int, all bool) {
 	next := int64(0)
-	for number, p := range tx.meta.Feed {
-		for p.Low < p.Next {
-			key := eventKey(uint32(number), p.Low)
-			e := read[pb.EventRow](tx, key)
-			if e == nil {
-				panic("state: the feed has a hole")
-			}
-			if e.TimeUs > cutoff {
-				if due := e.TimeUs + tx.meta.EventRetentionMs*1000; next == 0 || due < next {
-					next = due
-				}
-				break
-			}
-			if left == limit {
-				next = tx.Now()
-				break
-			}
-			tx.del(key)
-			tx.del(feedKey(ID(e.NamespaceId), e.Index, e.Place))
-			tx.del(historyKey(ID(e.AggregateId), e.Version))
-			if e.Index > tx.meta.FeedFloorIndex ||
-				(e.Index == tx.meta.FeedFloorIndex && e.Place > tx.meta.FeedFloorPlace) {
-				tx.meta.FeedFloorIndex, tx.meta.FeedFloorPlace = e.Index, e.Place
-			}
-			p.Low++
-			left++
+	cutoff := tx.Now() - tx.meta.EventRetentionMs*1000
+	from := blockKey(tx.meta.FeedFloorIndex, tx.meta.FeedFloorPlace)
+	iter, err := tx.s.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: []byte{tableEvent + 1}})
+	if err != nil {
+		panic(fmt.Errorf("read events: %w", err))
+	}
+	all = true
+	for iter.First(); iter.Valid(); iter.Next() {
+		block := &pb.EventBlock{}
+		if err := proto.Unmarshal(iter.Value(), block); err != nil || len(block.Events) == 0 {
+			panic(fmt.Errorf("state row %x is damaged: %w", iter.Key(), cmp.Or(err, errors.New("no events"))))
 		}
+		at := block.Events[0].TimeUs
+		if at > cutoff {
+			next = max(at+tx.meta.EventRetentionMs*1000, tx.Now()+feedTrimPauseUs)
+			break
+		}
+		if left+len(block.Events) > limit {
+			next, all = tx.Now(), false
+			break
+		}
+		tx.dropBlock(bytes.Clone(iter.Key()), block.Events)
+		left += len(block.Events)
 	}
-	switch {
-	case next == 0 || left == limit:
-	default:
-		next = max(next, tx.Now()+feedTrimPauseUs)
+	if err := iter.Close(); err != nil {
+		panic(fmt.Errorf("read events: %w", err))
 	}
-	tx.LookAtFeed(next)
-	return left
+	if next == 0 && len(tx.events) > 0 {
+		// What this entry has made is all there is.
+		next = tx.Now() + max(tx.meta.EventRetentionMs*1000, feedTrimPauseUs)
+	}
+	if left > 0 || all {
+		tx.LookAtFeed(next)
+	}
+	return left, all
 }
 
-// EventAt reads the event a pointer row names; nil if it has left the feed.
-func EventAt(r pebble.Reader, pointer []byte) (*pb.EventRow, error) {
-	row := &pb.EventRow{}
-	ok, err := getRow(r, eventKey(uint32(binary.BigEndian.Uint16(pointer)), binary.BigEndian.Uint64(pointer[2:])), row)
-	if err != nil || !ok {
-		return nil, err
+func (tx *Tx) dropBlock(key []byte, events []*pb.EventRow) {
+	tx.del(key)
+	last := events[len(events)-1]
+	for _, e := range events {
+		tx.meta.Feed[e.Partition].Low = e.Position + 1
+		index := feedKey(ID(e.NamespaceId), e.Index)
+		if v, ok := tx.readRaw(index); ok && binary.BigEndian.Uint32(v[4:]) <= last.Place {
+			tx.del(index)
+		}
+		if e.Deleted && e.Aggregate == pb.Aggregate_AGGREGATE_TASK {
+			tx.del(key1(tableHistory, ID(e.AggregateId)))
+		}
 	}
-	return row, nil
+	tx.meta.FeedFloorIndex, tx.meta.FeedFloorPlace = last.Index, last.Place
 }

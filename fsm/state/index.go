@@ -32,23 +32,20 @@ const priorities = 10
 
 // lists holds ready tasks, one ordered list for each base priority.
 type lists struct {
-	of [priorities]*btree.BTreeG[Waiter]
+	of [priorities]*waiters
 	n  int
 }
 
 func (l *lists) add(priority uint32, w Waiter) {
 	if l.of[priority] == nil {
-		l.of[priority] = btree.NewBTreeGOptions(waiterLess, btree.Options{NoLocks: true})
+		l.of[priority] = &waiters{}
 	}
-	l.of[priority].Set(w)
+	l.of[priority].Add(w)
 	l.n++
 }
 
 func (l *lists) remove(priority uint32, w Waiter) {
-	if l.of[priority] == nil {
-		panic("state: a ready task is missing from its list")
-	}
-	if _, ok := l.of[priority].Delete(w); !ok {
+	if l.of[priority] == nil || !l.of[priority].Delete(w) {
 		panic("state: a ready task is missing from its list")
 	}
 	l.n--
@@ -142,6 +139,7 @@ type class struct {
 	// capableKeys counts those of them that declared concurrency_keys.
 	capableKeys int
 	groups      int // waiter groups of keys that point here
+	waiting     int // ready tasks of those groups, behind held keys too
 }
 
 func (c *class) unused() bool {
@@ -182,6 +180,8 @@ type Queue struct {
 	Waiting     uint64
 	Active      uint64
 	NeedsReview uint64
+	Delayed     uint64 // of Waiting, those parked by their submission
+	Backoff     uint64 // of Waiting, those parked until a retry
 	Instances   int
 	classes     map[capKey]*class
 	order       []*class // by capability
@@ -310,9 +310,10 @@ func idLess(a, b ID) bool { return idCompare(a, b) < 0 }
 // capable but busy.
 func capable(r *pb.InstanceRow) bool { return r.Connected && !r.Draining }
 
-// eligible: can be given a task right now.
+// eligible: can be given a task right now. A session that let an offer lapse and
+// was not heard of since is tried with one at a time.
 func eligible(r *pb.InstanceRow) bool {
-	return capable(r) && !r.Hold && r.HoldUntilUs == 0 && r.Active < r.Capacity
+	return capable(r) && r.HoldUntilUs == 0 && r.Active < r.Capacity && !(r.Hold && r.Active > 0)
 }
 
 // keyName names a concurrency key.
@@ -364,6 +365,9 @@ type Namespace struct {
 	Row    *pb.NamespaceRow
 	active *btree.BTreeG[ID] // LEASED and RUNNING tasks
 	review *btree.BTreeG[ID] // NEEDS_REVIEW tasks
+
+	// What its quota bounds.
+	waiting, payloadBytes, workers uint64
 }
 
 func newNamespace(row *pb.NamespaceRow) *Namespace {
@@ -401,6 +405,7 @@ func (s *State) addReady(t *pb.TaskRow) {
 	head, had := g.lists.min(t.Priority)
 	g.lists.add(t.Priority, w)
 	k.Waiters++
+	c.waiting++
 	if k.Row != nil || (had && waiterLess(head, w)) {
 		return
 	}
@@ -426,6 +431,7 @@ func (s *State) removeReady(t *pb.TaskRow) {
 	head, _ := g.lists.min(t.Priority)
 	g.lists.remove(t.Priority, w)
 	k.Waiters--
+	c.waiting--
 	if k.Row == nil && head == w {
 		c.keyed.remove(t.Priority, w)
 		if next, ok := g.lists.min(t.Priority); ok {
@@ -454,6 +460,11 @@ func (s *State) setKey(name keyName, row *pb.KeyRow) {
 	}
 	was, is := k.Row != nil, row != nil
 	k.Row = row
+	if is {
+		s.held[name] = k
+	} else {
+		delete(s.held, name)
+	}
 	if was != is {
 		for _, g := range k.groups {
 			for p := range uint32(priorities) {
@@ -504,11 +515,13 @@ func (s *State) indexInstance(i *Instance) {
 		s.sessions[ID(i.Row.SessionId)] = i
 	}
 	if i.Row.Connected {
+		s.namespaces[ID(i.Row.NamespaceId)].workers++
 		s.gateway(i.Row.GatewayId).sessions.Set(i.key())
 	}
 	s.setTimer(instanceTimer(i.Row))
 }
 
+// unindexInstance is the reverse; dropClasses has to follow.
 func (s *State) unindexInstance(i *Instance) {
 	q := s.queues[ID(i.Row.QueueId)]
 	q.Instances--
@@ -522,16 +535,26 @@ func (s *State) unindexInstance(i *Instance) {
 			}
 			c.keys.Delete(item)
 			c.any.Delete(item)
-			q.drop(c)
 		}
 	}
 	delete(s.sessions, ID(i.Row.SessionId))
 	if i.Row.Connected {
+		s.namespaces[ID(i.Row.NamespaceId)].workers--
 		g := s.gateway(i.Row.GatewayId)
 		g.sessions.Delete(i.key())
 		s.dropGateway(i.Row.GatewayId, g)
 	}
 	s.clearTimer(instanceTimer(i.Row))
+}
+
+// dropClasses lets the classes go that nothing but this row used.
+func (s *State) dropClasses(i *pb.InstanceRow) {
+	q := s.queues[ID(i.QueueId)]
+	for _, capability := range i.Capabilities {
+		if c := q.classes[capOf(capability)]; c != nil {
+			q.drop(c)
+		}
+	}
 }
 
 func (s *State) gateway(id string) *gateway {
@@ -551,11 +574,21 @@ func (s *State) dropGateway(id string, g *gateway) {
 
 // indexTask adds what a task row means for the structures in memory.
 func (s *State) indexTask(t *pb.TaskRow) {
+	s.schedules.indexRun(t)
 	q, n := s.queues[ID(t.QueueId)], s.namespaces[ID(t.NamespaceId)]
+	if !Terminal(t.State) {
+		n.payloadBytes += uint64(t.PayloadBytes)
+	}
 	switch t.State {
 	case pb.TaskState_TASK_STATE_WAITING:
 		q.Waiting++
-		if t.Park == pb.Park_PARK_UNSPECIFIED {
+		n.waiting++
+		switch t.Park {
+		case pb.Park_PARK_DELAYED:
+			q.Delayed++
+		case pb.Park_PARK_BACKOFF:
+			q.Backoff++
+		default:
 			s.addReady(t)
 		}
 	case pb.TaskState_TASK_STATE_LEASED, pb.TaskState_TASK_STATE_RUNNING:
@@ -570,11 +603,21 @@ func (s *State) indexTask(t *pb.TaskRow) {
 }
 
 func (s *State) unindexTask(t *pb.TaskRow) {
+	s.schedules.unindexRun(t)
 	q, n := s.queues[ID(t.QueueId)], s.namespaces[ID(t.NamespaceId)]
+	if !Terminal(t.State) {
+		n.payloadBytes -= uint64(t.PayloadBytes)
+	}
 	switch t.State {
 	case pb.TaskState_TASK_STATE_WAITING:
 		q.Waiting--
-		if t.Park == pb.Park_PARK_UNSPECIFIED {
+		n.waiting--
+		switch t.Park {
+		case pb.Park_PARK_DELAYED:
+			q.Delayed--
+		case pb.Park_PARK_BACKOFF:
+			q.Backoff--
+		default:
 			s.removeReady(t)
 		}
 	case pb.TaskState_TASK_STATE_LEASED, pb.TaskState_TASK_STATE_RUNNING:

@@ -10,27 +10,38 @@ type ID = [16]byte
 // Tables of the store: the first byte of every key. Numbers inside keys are
 // big-endian, so that byte order is the order the tables are read in.
 const (
-	tableMeta        = 'M' // the MetaRow
-	tableNamespace   = 'n' // namespace
-	tableQueue       = 'q' // queue
-	tableTask        = 't' // namespace, task: tasks that are not over
-	tableDone        = 'd' // namespace, task: SUCCEEDED, FAILED, CANCELLED
-	tablePayload     = 'p' // task
-	tableResult      = 'r' // task
-	tableAttempt     = 'a' // task, attempt
-	tableAttemptBody = 'x' // task, attempt: result of a finish that did not end the task
-	tableReceipt     = 'c' // task, attempt, message
-	tableEvidence    = 'v' // task, attempt, message
-	tableEvidenceRes = 'V' // task, attempt, message: its result
-	tableInstance    = 'i' // namespace, instance
-	tableGateway     = 'g' // gateway id
-	tableKey         = 'k' // namespace, key
-	tableIdempotency = 'I' // namespace, key
-	tableBusiness    = 'b' // namespace, business key: the task's id
-	tableTimer       = 'T' // due, kind, id
-	tableEvent       = 'e' // partition, position
-	tableFeed        = 'f' // namespace, index, place: partition, position
-	tableHistory     = 'h' // task or other aggregate, revision: partition, position
+	tableMeta            = 'M' // the MetaRow
+	tableNamespace       = 'n' // namespace
+	tableQueue           = 'q' // queue
+	tableTask            = 't' // namespace, task: tasks that are not over
+	tableDone            = 'd' // namespace, task: SUCCEEDED, FAILED, CANCELLED
+	tablePayload         = 'p' // task
+	tableResult          = 'r' // task
+	tableTrace           = 'w' // task: trace context, of those that came with one
+	tableAttempt         = 'a' // task, attempt
+	tableAttemptBody     = 'x' // task, attempt: result of a finish that did not end the task
+	tableReceipt         = 'c' // task, attempt, message
+	tableEvidence        = 'v' // task, attempt, message
+	tableEvidenceRes     = 'V' // task, attempt, message: its result
+	tableInstance        = 'i' // namespace, instance
+	tableGateway         = 'g' // gateway id
+	tableKey             = 'k' // namespace, key
+	tableIdempotency     = 'I' // namespace, key
+	tableBusiness        = 'b' // namespace, business key: the task's id
+	tableTimer           = 'T' // due, kind, id
+	tableEvent           = 'e' // index, place of the first: an EventBlock
+	tableFeed            = 'f' // namespace, index: places of its first and last event in that entry
+	tableHistory         = 'h' // purged task: index, place of its last event
+	tableSchedule        = 's' // namespace, schedule
+	tableSchedulePayload = 'S' // schedule: payload of its task
+	tableZone            = 'Z' // name of a time zone
+	tableAccess          = 'K' // accessToken, token; accessAudit, position
+)
+
+// What follows tableAccess in a key.
+const (
+	accessToken = 't'
+	accessAudit = 'a'
 )
 
 // MetaKey is the key of the MetaRow.
@@ -74,26 +85,22 @@ func timerKey(t Timer) []byte {
 	return append(k, t.ID[:]...)
 }
 
-func eventKey(partition uint32, position uint64) []byte {
-	k := make([]byte, 0, 11)
-	k = append(k, tableEvent)
-	k = binary.BigEndian.AppendUint16(k, uint16(partition))
-	return binary.BigEndian.AppendUint64(k, position)
-}
-
-func feedKey(ns ID, index uint64, place uint32) []byte {
-	k := key1(tableFeed, ns)
+// blockKey is the key of the block that holds the event at (index, place).
+func blockKey(index uint64, place uint32) []byte {
+	k := append(make([]byte, 0, 13), tableEvent)
 	k = binary.BigEndian.AppendUint64(k, index)
-	return binary.BigEndian.AppendUint32(k, place)
+	return binary.BigEndian.AppendUint32(k, place-place%blockEvents)
 }
 
-func historyKey(aggregate ID, version uint64) []byte {
-	return binary.BigEndian.AppendUint64(key1(tableHistory, aggregate), version)
+func feedKey(ns ID, index uint64) []byte {
+	k := append(make([]byte, 0, 25), tableFeed)
+	k = append(k, ns[:]...)
+	return binary.BigEndian.AppendUint64(k, index)
 }
 
-func eventPointer(partition uint32, position uint64) []byte {
-	v := binary.BigEndian.AppendUint16(make([]byte, 0, 10), uint16(partition))
-	return binary.BigEndian.AppendUint64(v, position)
+func eventPointer(index uint64, place uint32) []byte {
+	v := binary.BigEndian.AppendUint64(make([]byte, 0, 12), index)
+	return binary.BigEndian.AppendUint32(v, place)
 }
 
 // prefixEnd is the first key after all keys that begin with p.

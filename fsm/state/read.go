@@ -1,7 +1,6 @@
 package state
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -11,11 +10,11 @@ import (
 	pb "pulse/proto/pulse/v1"
 )
 
-// Reads of what is only in the store. They take a pebble.Reader, so that they
-// work on the live store, on a snapshot of it and on a checkpoint.
+// Reads of what is in no index. They take a Reader, so that they work on a state
+// and on a checkpoint.
 
 // ReadTask finds a task of a namespace.
-func ReadTask(r pebble.Reader, ns, id ID) (*pb.TaskRow, error) {
+func ReadTask(r Reader, ns, id ID) (*pb.TaskRow, error) {
 	for _, table := range []byte{tableTask, tableDone} {
 		row := &pb.TaskRow{}
 		ok, err := getRow(r, key2(table, ns, id), row)
@@ -30,7 +29,7 @@ func ReadTask(r pebble.Reader, ns, id ID) (*pb.TaskRow, error) {
 }
 
 // ReadBusiness finds the task that carries a business key.
-func ReadBusiness(r pebble.Reader, ns ID, key string) (ID, bool, error) {
+func ReadBusiness(r Reader, ns ID, key string) (ID, bool, error) {
 	data, ok, err := getRaw(r, keyText(tableBusiness, ns, key))
 	if err != nil || !ok {
 		return ID{}, false, err
@@ -39,19 +38,29 @@ func ReadBusiness(r pebble.Reader, ns ID, key string) (ID, bool, error) {
 }
 
 // ReadPayload reads a task's payload; nil if it has none (any more).
-func ReadPayload(r pebble.Reader, task ID) ([]byte, error) {
+func ReadPayload(r Reader, task ID) ([]byte, error) {
 	data, _, err := getRaw(r, key1(tablePayload, task))
 	return data, err
 }
 
+// ReadTrace reads the trace context that a task came with; nil if it has none.
+func ReadTrace(r Reader, task ID) (*pb.TraceContext, error) {
+	row := &pb.TraceContext{}
+	ok, err := getRow(r, key1(tableTrace, task), row)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return row, nil
+}
+
 // ReadResult reads the result a task ended with.
-func ReadResult(r pebble.Reader, task ID) ([]byte, error) {
+func ReadResult(r Reader, task ID) ([]byte, error) {
 	data, _, err := getRaw(r, key1(tableResult, task))
 	return data, err
 }
 
 // ReadAttempt finds one attempt of a task.
-func ReadAttempt(r pebble.Reader, task, attempt ID) (*pb.AttemptRow, error) {
+func ReadAttempt(r Reader, task, attempt ID) (*pb.AttemptRow, error) {
 	row := &pb.AttemptRow{}
 	ok, err := getRow(r, key2(tableAttempt, task, attempt), row)
 	if err != nil || !ok {
@@ -62,7 +71,7 @@ func ReadAttempt(r pebble.Reader, task, attempt ID) (*pb.AttemptRow, error) {
 
 // ReadAttempts reads all attempts of a task with what came of them, oldest
 // first.
-func ReadAttempts(r pebble.Reader, task ID) ([]*pb.AttemptView, error) {
+func ReadAttempts(r Reader, task ID) ([]*pb.AttemptView, error) {
 	var out []*pb.AttemptView
 	err := scan(r, key1(tableAttempt, task), func(_ []byte, row *pb.AttemptRow) error {
 		v := &pb.AttemptView{Attempt: row}
@@ -72,7 +81,7 @@ func ReadAttempts(r pebble.Reader, task ID) ([]*pb.AttemptView, error) {
 	return out, err
 }
 
-func readAttemptDetails(r pebble.Reader, task ID, v *pb.AttemptView) error {
+func readAttemptDetails(r Reader, task ID, v *pb.AttemptView) error {
 	id := ID(v.Attempt.Id)
 	body, ok, err := getRaw(r, key2(tableAttemptBody, task, id))
 	if err != nil {
@@ -100,7 +109,7 @@ type TaskTables struct{ Live, Done bool }
 
 // ScanTasks calls fn for the tasks of a namespace below before (all, if it is
 // zero), newest first, until fn returns false. Rows are the callee's to keep.
-func ScanTasks(r pebble.Reader, ns, before ID, want TaskTables, fn func(*pb.TaskRow) bool) error {
+func ScanTasks(r Reader, ns, before ID, want TaskTables, fn func(*pb.TaskRow) bool) error {
 	var iters []*pebble.Iterator
 	defer func() {
 		for _, it := range iters {
@@ -150,61 +159,8 @@ func ScanTasks(r pebble.Reader, ns, before ID, want TaskTables, fn func(*pb.Task
 	}
 }
 
-// ReadHistory reads the events of one aggregate after a version, oldest first,
-// at most limit. more says that there are others.
-func ReadHistory(r pebble.Reader, aggregate ID, after uint64, limit int) (events []*pb.EventRow, more bool, err error) {
-	prefix := key1(tableHistory, aggregate)
-	return readPointers(r, historyKey(aggregate, after+1), prefixEnd(prefix), limit)
-}
-
-// ReadFeed reads a namespace's events after (index, place), oldest first.
-func ReadFeed(r pebble.Reader, ns ID, index uint64, place uint32, limit int) (events []*pb.EventRow, more bool, err error) {
-	from := append(feedKey(ns, index, place), 0) // the first key after that one
-	return readPointers(r, from, prefixEnd(key1(tableFeed, ns)), limit)
-}
-
-func readPointers(r pebble.Reader, lower, upper []byte, limit int) (events []*pb.EventRow, more bool, err error) {
-	iter, err := r.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
-	if err != nil {
-		return nil, false, fmt.Errorf("read events: %w", err)
-	}
-	defer func() {
-		if cerr := iter.Close(); err == nil && cerr != nil {
-			err = fmt.Errorf("read events: %w", cerr)
-		}
-	}()
-	for iter.First(); iter.Valid(); iter.Next() {
-		if len(events) == limit {
-			return events, true, nil
-		}
-		if len(iter.Value()) != 10 {
-			return nil, false, fmt.Errorf("event pointer %x is damaged", iter.Key())
-		}
-		e, err := EventAt(r, iter.Value())
-		if err != nil {
-			return nil, false, err
-		}
-		if e == nil {
-			return nil, false, fmt.Errorf("event pointer %x leads nowhere", iter.Key())
-		}
-		events = append(events, e)
-	}
-	return events, false, nil
-}
-
-// FeedHead is the position of the newest event of a namespace; zero without one.
-func FeedHead(r pebble.Reader, ns ID) (index uint64, place uint32, err error) {
-	prefix := key1(tableFeed, ns)
-	iter, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
-	if err != nil {
-		return 0, 0, fmt.Errorf("read events: %w", err)
-	}
-	if iter.Last() {
-		index = binary.BigEndian.Uint64(iter.Key()[17:])
-		place = binary.BigEndian.Uint32(iter.Key()[25:])
-	}
-	if err := iter.Close(); err != nil {
-		return 0, 0, fmt.Errorf("read events: %w", err)
-	}
-	return index, place, nil
+// ReadSchedulePayload reads the payload of a schedule's task.
+func ReadSchedulePayload(r Reader, schedule ID) ([]byte, error) {
+	data, _, err := getRaw(r, key1(tableSchedulePayload, schedule))
+	return data, err
 }

@@ -21,10 +21,12 @@ func CopyTask(t *pb.TaskRow) *pb.TaskRow {
 		AttemptsExtra: t.AttemptsExtra, CancelRequestedAtUs: t.CancelRequestedAtUs,
 		CompletedAtUs: t.CompletedAtUs, CreatedAtUs: t.CreatedAtUs, UpdatedAtUs: t.UpdatedAtUs,
 		EffectUncertain: t.EffectUncertain, RetryOf: t.RetryOf, ErrorCode: t.ErrorCode, Park: t.Park,
-		Started: t.Started, UnstartedOffers: t.UnstartedOffers, AttemptId: t.AttemptId,
+		Started: t.Started, Traced: t.Traced, UnstartedOffers: t.UnstartedOffers, AttemptId: t.AttemptId,
 		AttemptEpoch: t.AttemptEpoch, KeyToken: t.KeyToken, SubmissionHash: t.SubmissionHash,
 		RememberedUntilUs: t.RememberedUntilUs, RetentionMs: t.RetentionMs,
 		CreatedCommandId: t.CreatedCommandId, ReviewCause: t.ReviewCause,
+		EventIndex: t.EventIndex, EventPlace: t.EventPlace,
+		ScheduleId: t.ScheduleId, NominalAtUs: t.NominalAtUs,
 	}
 }
 
@@ -55,9 +57,9 @@ func CopyInstance(i *pb.InstanceRow) *pb.InstanceRow {
 		Connected: i.Connected, ConnectedAtUs: i.ConnectedAtUs, DisconnectedAtUs: i.DisconnectedAtUs,
 		EndedAtUs: i.EndedAtUs, RenewedOpening: i.RenewedOpening, Active: i.Active,
 		AssignedIndex: i.AssignedIndex, AssignedPlace: i.AssignedPlace, Hold: i.Hold,
-		HoldUntilUs: i.HoldUntilUs, HoldMs: i.HoldMs, GraceOver: i.GraceOver,
+		HoldUntilUs: i.HoldUntilUs, HoldMs: i.HoldMs, HeldAtUs: i.HeldAtUs, GraceOver: i.GraceOver,
 		CreatedAtUs: i.CreatedAtUs, Peer: i.Peer, Revision: i.Revision,
-		DisconnectedIndex: i.DisconnectedIndex,
+		DisconnectedIndex: i.DisconnectedIndex, Undeliverable: i.Undeliverable,
 	}
 }
 
@@ -74,7 +76,7 @@ func CopyQueue(q *pb.QueueRow) *pb.QueueRow {
 func CopyNamespace(n *pb.NamespaceRow) *pb.NamespaceRow {
 	return &pb.NamespaceRow{
 		Format: n.Format, Id: n.Id, Name: n.Name, Revision: n.Revision, CreatedAtUs: n.CreatedAtUs,
-		UpdatedAtUs: n.UpdatedAtUs, Queues: n.Queues, IdempotencyKeys: n.IdempotencyKeys,
+		UpdatedAtUs: n.UpdatedAtUs, Queues: n.Queues, IdempotencyKeys: n.IdempotencyKeys, Quota: n.Quota, Usage: n.Usage,
 	}
 }
 

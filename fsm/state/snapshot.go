@@ -338,6 +338,7 @@ func readStream(r io.Reader, dst string, fs vfs.FS) (Header, error) {
 func buildStore(r io.Reader, dst string, fs vfs.FS) (Header, error) {
 	options := StoreOptions()
 	options.FS = fs
+	sealManifests(options, dst)
 	options.EnsureDefaults() // pebble.Open does so in a copy; the writer options below need them too
 	db, err := pebble.Open(dst, options)
 	if err != nil {

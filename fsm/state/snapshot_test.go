@@ -50,7 +50,7 @@ func checkpointOf(t testing.TB, rows map[string]string) string {
 		put([]byte(key), []byte(value))
 	}
 	out := filepath.Join(dir, "checkpoint")
-	if err := errors.Join(db.Checkpoint(out, pebble.WithFlushedWAL()), db.Close()); err != nil {
+	if err := errors.Join(db.Flush(), db.Checkpoint(out), db.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return out

@@ -4,9 +4,11 @@
 // A State is a pure function of its rows. Tx.Put… takes the old version of a
 // row out of every index and puts the new one in; Open reads the rows and
 // builds the same indexes again, and tests hold the two against each other.
-// One entry of the log is one Tx is one write batch, with the applied index in
-// it. Nothing is synced: the log is what is durable, and entries that a crash
-// took from the store are applied again.
+// One entry of the log is one Tx. What entries change is pending in memory first
+// and reaches the store in one write batch for several of them, with the applied
+// index in it. The store keeps no log and syncs only the tables that it writes: the
+// log of the cluster is what is durable, and entries that a crash took from the
+// store are applied again. Whoever drops entries from that log flushes first.
 //
 // A State is used by one goroutine at a time; fsm.Machine sees to that. It
 // knows no commands, reads no clock and starts no goroutine.
@@ -18,9 +20,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/tidwall/btree"
 	"google.golang.org/protobuf/proto"
 
@@ -42,8 +46,11 @@ const DefaultIdempotencyKeysMax = 10_000_000
 
 // State is the rows and the indexes over them.
 type State struct {
-	db   *pebble.DB
-	meta *pb.MetaRow
+	db      *pebble.DB
+	meta    *pb.MetaRow
+	pending pending
+	scratch scratch // of the entry that is being applied
+	settled uint64  // applied index of the state in the store
 
 	namespaces  map[ID]*Namespace
 	nsByName    map[string]ID
@@ -53,9 +60,12 @@ type State struct {
 	sessions    map[ID]*Instance // by session id
 	gateways    map[string]*gateway
 	keys        map[keyName]*Key
+	held        map[keyName]*Key // those of keys that somebody holds
 	attempts    map[ID]*Attempt
 	tasks       map[ID]*pb.TaskRow // LEASED and RUNNING
+	tokens      map[ID]*pb.TokenRow
 	timers      timers
+	schedules   schedules
 	touched     map[*Queue]struct{} // queues in which a match may have become possible
 }
 
@@ -64,21 +74,36 @@ type queueName struct {
 	name string
 }
 
-// StoreOptions are the Pebble options of a live store.
+// StoreOptions are the Pebble options of a live store. It keeps no log of its own:
+// what has not reached its tables is applied again from the log of the cluster.
 func StoreOptions() *pebble.Options {
 	o := &pebble.Options{
-		CacheSize:                   64 << 20,
+		CacheSize:                   64 << 20, // memtables included
+		DisableWAL:                  true,
 		FormatMajorVersion:          pebble.FormatNewest,
-		MemTableSize:                32 << 20,
+		MemTableSize:                16 << 20,
 		MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold:       4,
-		L0StopWritesThreshold:       24,
-		Logger:                      quiet{},
+		// Tables of consecutive flushes overlap by what was under way between
+		// them; several are merged at a time, so that less is written twice.
+		L0CompactionThreshold: 12,
+		L0StopWritesThreshold: 48,
+		Logger:                quiet{},
 	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
+	o.Experimental.SpanPolicyFunc = tableByTable
 	return o
+}
+
+// tableByTable begins a new file at each of our tables. Keys of most tables grow
+// with time, so a file of one of them hardly ever overlaps an older one and moves
+// down the levels without being rewritten; a file of many would overlap them all.
+func tableByTable(key []byte) (pebble.SpanPolicy, []byte, error) {
+	if len(key) == 0 || key[0] == 0xff {
+		return pebble.SpanPolicy{}, nil, nil
+	}
+	return pebble.SpanPolicy{}, []byte{key[0] + 1}, nil
 }
 
 // quiet drops Pebble's chatter. What it calls fatal is a broken store: the
@@ -91,28 +116,70 @@ func (quiet) Fatalf(format string, args ...any) {
 	panic("state store: " + fmt.Sprintf(format, args...))
 }
 
-// Open opens the store in dir, makes it if it is not there, and rebuilds the
-// indexes. memTableBytes is the size of its write buffer, and of the log file
-// it lays out in advance; 0 is the usual one.
-func Open(dir string, memTableBytes uint64) (*State, error) {
-	options := StoreOptions()
-	if memTableBytes > 0 {
-		options.MemTableSize = memTableBytes
+// Tuning of a store; the zero value is the usual one.
+type Tuning struct {
+	// MemTableBytes is the size of the write buffer, which a process that is killed
+	// has to apply again.
+	MemTableBytes uint64
+	// SlowDisk is told of an operation on a file that has taken so long and is
+	// not over. It is called by goroutines of the store and must not block.
+	SlowDisk func(file string, took time.Duration)
+	// Broken is told why the store cannot be used any more: a file of it is
+	// damaged, which is an ErrStoreDamaged, or could not be written. Any goroutine
+	// that finds out calls it, before it panics; it is to end the process.
+	Broken func(error)
+}
+
+func (t Tuning) options() *pebble.Options {
+	o := StoreOptions()
+	if t.MemTableBytes > 0 {
+		o.MemTableSize = t.MemTableBytes
 	}
+	broken := t.Broken
+	if broken == nil {
+		broken = func(error) {} // whoever meets the damage gets it as an error, too
+	}
+	o.EventListener = &pebble.EventListener{
+		DataCorruption:  func(i pebble.DataCorruptionInfo) { broken(damagedFile(i)) },
+		BackgroundError: func(err error) { tellFailedWrite(broken, err) },
+	}
+	o.Logger = telling{broken: broken}
+	if t.SlowDisk != nil {
+		o.EventListener.DiskSlow = func(i pebble.DiskSlowInfo) { t.SlowDisk(i.Path, i.Duration) }
+	}
+	return o
+}
+
+// Open opens the store in dir, makes it if it is not there, and rebuilds the
+// indexes. An error that is ErrStoreDamaged names the file.
+func Open(dir string, tuning Tuning) (*State, error) { return open(dir, tuning, vfs.Default) }
+
+func open(dir string, tuning Tuning, fs vfs.FS) (*State, error) {
+	if err := checkManifest(dir, fs); err != nil {
+		return nil, err
+	}
+	found := &findings{tell: tuning.Broken}
+	tuning.Broken = found.add
+	options := tuning.options()
+	options.FS = fs
+	sealManifests(options, dir)
 	db, err := pebble.Open(dir, options)
 	if err != nil {
-		return nil, fmt.Errorf("open state store %s: %w", dir, err)
+		return nil, fmt.Errorf("open state store %s: %w", dir, asDamage(err))
 	}
 	s, err := load(db)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
+	if err = errors.Join(asDamage(err), found.opened()); err != nil {
+		return nil, errors.Join(fmt.Errorf("open state store %s: %w", dir, err), db.Close())
 	}
+	s.pending.bytesMax = min(pendingBytesMax, int(options.MemTableSize)/4)
 	return s, nil
 }
 
 func load(db *pebble.DB) (*State, error) {
 	s := &State{
 		db:          db,
+		pending:     pending{rows: map[string]*change{}, bytesMax: pendingBytesMax},
+		scratch:     scratch{rows: map[string]*change{}},
 		namespaces:  map[ID]*Namespace{},
 		nsByName:    map[string]ID{},
 		queues:      map[ID]*Queue{},
@@ -121,19 +188,24 @@ func load(db *pebble.DB) (*State, error) {
 		sessions:    map[ID]*Instance{},
 		gateways:    map[string]*gateway{},
 		keys:        map[keyName]*Key{},
+		held:        map[keyName]*Key{},
 		attempts:    map[ID]*Attempt{},
 		tasks:       map[ID]*pb.TaskRow{},
+		tokens:      map[ID]*pb.TokenRow{},
 		timers:      newTimers(),
+		schedules:   newSchedules(),
 		touched:     map[*Queue]struct{}{},
 	}
 	for _, step := range []func() error{
-		s.loadMeta, s.loadNamespaces, s.loadQueues, s.loadGateways, s.loadKeys, s.loadInstances, s.loadTasks,
+		s.loadMeta, s.loadNamespaces, s.loadQueues, s.loadGateways, s.loadKeys, s.loadInstances, s.loadTasks, s.loadTokens,
+		s.loadZones, s.loadSchedules,
 	} {
 		if err := step(); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.timers.extend(db, s.meta.ClockUs); err != nil {
+	s.settled = s.meta.AppliedIndex
+	if err := s.timers.extend(s, s.meta.ClockUs); err != nil {
 		return nil, err
 	}
 	for _, q := range s.queues { // order-free: a set
@@ -142,11 +214,33 @@ func load(db *pebble.DB) (*State, error) {
 	return s, nil
 }
 
-// Close closes the store. Open iterators must be closed before.
-func (s *State) Close() error { return s.db.Close() }
+// Close closes the store, with everything that has been applied in its tables.
+// Open iterators must be closed before.
+func (s *State) Close() error { return errors.Join(s.flush(), s.db.Close()) }
 
-// DB is the store, for snapshots and read views.
-func (s *State) DB() *pebble.DB { return s.db }
+// flush makes everything that has been applied durable.
+func (s *State) flush() error {
+	if err := s.settle(); err != nil {
+		return err
+	}
+	if err := s.db.Flush(); err != nil {
+		return fmt.Errorf("flush the state of entry %d: %w", s.meta.AppliedIndex, err)
+	}
+	return nil
+}
+
+// Settled gives the store with everything that has been applied in it, durable or
+// not. It stays open until Close.
+func (s *State) Settled() (*pebble.DB, error) { return s.db, s.settle() }
+
+// Checkpoint makes dir a copy of the state as it is, by hard links where it can: of
+// the store's tables, which therefore have to hold everything first.
+func (s *State) Checkpoint(dir string) error {
+	if err := s.flush(); err != nil {
+		return err
+	}
+	return s.db.Checkpoint(dir)
+}
 
 func freshMeta() *pb.MetaRow {
 	m := &pb.MetaRow{
@@ -212,7 +306,7 @@ func (s *State) loadGateways() error {
 
 func (s *State) loadKeys() error {
 	return scan(s.db, []byte{tableKey}, func(_ []byte, row *pb.KeyRow) error {
-		s.keys[keyName{ID(row.NamespaceId), row.Key}] = &Key{Row: row}
+		s.setKey(keyName{ID(row.NamespaceId), row.Key}, row)
 		return nil
 	})
 }
@@ -277,7 +371,7 @@ func receiptOrder(a, b *pb.ReceiptRow) int {
 	return bytes.Compare(a.MessageId, b.MessageId)
 }
 
-func readReceipts(r pebble.Reader, task, attempt ID) ([]*pb.ReceiptRow, error) {
+func readReceipts(r Reader, task, attempt ID) ([]*pb.ReceiptRow, error) {
 	var out []*pb.ReceiptRow
 	err := scan(r, key2(tableReceipt, task, attempt), func(_ []byte, row *pb.ReceiptRow) error {
 		out = append(out, row)
@@ -294,7 +388,7 @@ type rowPtr[T any] interface {
 }
 
 // scan decodes every row whose key begins with prefix, in key order.
-func scan[T any, P rowPtr[T]](r pebble.Reader, prefix []byte, fn func(key []byte, row P) error) error {
+func scan[T any, P rowPtr[T]](r Reader, prefix []byte, fn func(key []byte, row P) error) error {
 	iter, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
 	if err != nil {
 		return fmt.Errorf("read state: %w", err)
@@ -317,7 +411,7 @@ func scan[T any, P rowPtr[T]](r pebble.Reader, prefix []byte, fn func(key []byte
 }
 
 // getRow reads and decodes one row.
-func getRow(r pebble.Reader, key []byte, into proto.Message) (bool, error) {
+func getRow(r Reader, key []byte, into proto.Message) (bool, error) {
 	value, closer, err := r.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil
@@ -336,7 +430,7 @@ func getRow(r pebble.Reader, key []byte, into proto.Message) (bool, error) {
 }
 
 // getRaw reads the bytes of one row.
-func getRaw(r pebble.Reader, key []byte) ([]byte, bool, error) {
+func getRaw(r Reader, key []byte) ([]byte, bool, error) {
 	value, closer, err := r.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, false, nil
@@ -379,8 +473,8 @@ func (s *State) Touched() []*Queue {
 // HasTouched says whether matching has work left.
 func (s *State) HasTouched() bool { return len(s.touched) > 0 }
 
-// Settled says that no match is possible in the queue any more.
-func (s *State) Settled(q *Queue) { delete(s.touched, q) }
+// Matched says that no match is possible in the queue any more.
+func (s *State) Matched(q *Queue) { delete(s.touched, q) }
 
 // NextTimer is the next due item in memory.
 func (s *State) NextTimer() (Timer, bool) { return s.timers.First() }
@@ -497,10 +591,12 @@ func (s *State) KeyNames(ns ID, after string) []string {
 }
 
 // KeysHeld counts the keys that somebody holds.
-func (s *State) KeysHeld() uint64 {
-	var n uint64
-	for _, k := range s.keys { // order-free: a count
-		if k.Row != nil {
+func (s *State) KeysHeld() uint64 { return uint64(len(s.held)) }
+
+// KeysHeldIn counts those of one namespace.
+func (s *State) KeysHeldIn(ns ID) (n uint64) {
+	for name := range s.held { // order-free: a count
+		if name.ns == ns {
 			n++
 		}
 	}
@@ -556,15 +652,5 @@ func (s *State) Waiting(t *pb.TaskRow) *pb.Waiting {
 			return &pb.Waiting{Reason: pb.WaitingReason_WAITING_REASON_KEY_HELD, HolderTaskId: k.Row.TaskId}
 		}
 	}
-	if q.limited() {
-		return &pb.Waiting{Reason: pb.WaitingReason_WAITING_REASON_QUEUE_LIMIT}
-	}
-	c := q.classes[taskCap(t)]
-	switch {
-	case c == nil || (keyed && c.capableKeys == 0) || (!keyed && c.capable == 0):
-		return &pb.Waiting{Reason: pb.WaitingReason_WAITING_REASON_NO_CAPABLE_WORKER}
-	case c.keys.Len() == 0 && (keyed || c.any.Len() == 0):
-		return &pb.Waiting{Reason: pb.WaitingReason_WAITING_REASON_WORKERS_BUSY}
-	}
-	return &pb.Waiting{Reason: pb.WaitingReason_WAITING_REASON_READY}
+	return &pb.Waiting{Reason: q.reason(q.classes[taskCap(t)], keyed)}
 }

@@ -27,6 +27,7 @@ const (
 	TimerRetention                          // of a task that is over
 	TimerIdempotency                        // a remembered answer is forgotten
 	TimerFeed                               // the front of the event feed leaves
+	TimerSchedule                           // a schedule's time has come
 )
 
 // Timer is a due item. Every timer is a function of one row: it is set, moved
@@ -85,14 +86,14 @@ func newTimers() timers {
 func (t *timers) First() (Timer, bool) { return t.near.Min() }
 
 // extend loads stored timers so that the window ahead of now is complete.
-func (t *timers) extend(db *pebble.DB, now int64) error {
+func (t *timers) extend(r Reader, now int64) error {
 	if now+timerAheadUs < t.horizon {
 		return nil
 	}
 	from, to := t.horizon, now+timerWindowUs
 	lower := binary.BigEndian.AppendUint64([]byte{tableTimer}, uint64(from))
 	upper := binary.BigEndian.AppendUint64([]byte{tableTimer}, uint64(to))
-	iter, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	iter, err := r.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return fmt.Errorf("read timers: %w", err)
 	}
@@ -222,7 +223,7 @@ func (s *State) NextDue() (int64, bool, error) {
 		return first.Due, true, nil
 	}
 	lower := binary.BigEndian.AppendUint64([]byte{tableTimer}, uint64(s.timers.horizon))
-	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: prefixEnd([]byte{tableTimer})})
+	iter, err := s.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: prefixEnd([]byte{tableTimer})})
 	if err != nil {
 		return 0, false, fmt.Errorf("read timers: %w", err)
 	}

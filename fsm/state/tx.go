@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 	"google.golang.org/protobuf/proto"
@@ -18,31 +20,40 @@ import (
 // committed: whoever puts a row has made all refusals before. A store that
 // cannot be read or holds damaged rows panics, which stops the node.
 type Tx struct {
-	s     *State
-	meta  *pb.MetaRow
-	rows  map[string]*change
-	order []*change // by first touch
-	place uint32    // of the next event
+	s      *State
+	meta   *pb.MetaRow
+	rows   map[string]*change
+	order  []*change      // by first touch
+	events []*pb.EventRow // by place
 }
 
 // change is what the entry does to one key.
 type change struct {
-	key   []byte
-	row   proto.Message // encoded at commit; nil with raw
-	raw   []byte
+	key   string
+	row   proto.Message // nil with raw
+	raw   []byte        // the value; of a row it is encoded at commit
 	gone  bool
 	fresh bool // the store does not have the key: deleting it needs no write
 }
 
 // Begin starts the change of entry index at cluster time now.
 func (s *State) Begin(index, term uint64, now int64) *Tx {
-	if err := s.timers.extend(s.db, now); err != nil {
+	if err := s.timers.extend(s, now); err != nil {
 		panic(err)
 	}
 	m := proto.CloneOf(s.meta)
 	m.AppliedIndex, m.AppliedTerm = index, term
 	m.ClockUs = max(m.ClockUs, now)
-	return &Tx{s: s, meta: m, rows: map[string]*change{}}
+	clear(s.scratch.rows)
+	clear(s.scratch.order)
+	return &Tx{s: s, meta: m, rows: s.scratch.rows, order: s.scratch.order[:0]}
+}
+
+// scratch is what entries use one after another.
+type scratch struct {
+	rows  map[string]*change
+	order []*change
+	parts []eventPart
 }
 
 // Now is the cluster clock of the entry.
@@ -57,43 +68,63 @@ func (tx *Tx) Meta() *pb.MetaRow { return tx.meta }
 // State gives the indexes, which already hold the entry's changes.
 func (tx *Tx) State() *State { return tx.s }
 
-// Commit writes the entry's rows, the new state hash and the applied index in
-// one unsynced batch.
+// Commit hands the entry's rows, the new state hash and the applied index to
+// what is pending for the store, and writes that once it is enough.
 func (tx *Tx) Commit() error {
 	s := tx.s
-	batch := s.db.NewBatch()
+	if err := tx.encode(); err != nil {
+		return err
+	}
 	h := sha256.New()
-	_, _ = h.Write(s.meta.StateHash) // a hash never fails
-	hashNumber(h, tx.meta.AppliedIndex)
-	hashNumber(h, uint64(tx.meta.ClockUs))
-	var buf []byte
+	head := append(make([]byte, 0, 256), s.meta.StateHash...)
+	head = binary.BigEndian.AppendUint64(head, tx.meta.AppliedIndex)
+	head = binary.BigEndian.AppendUint64(head, uint64(tx.meta.ClockUs))
+	_, _ = h.Write(head) // a hash never fails
 	for _, c := range tx.order {
-		value := c.raw
-		if c.row != nil && !c.gone {
-			var err error
-			buf, err = proto.MarshalOptions{Deterministic: true}.MarshalAppend(buf[:0], c.row)
-			if err != nil {
-				return fmt.Errorf("encode state row %x: %w", c.key, err)
-			}
-			value = buf
-		}
-		if err := tx.write(batch, h, c, value); err != nil {
-			return fmt.Errorf("write state row %x: %w", c.key, err)
-		}
+		head = c.addTo(h, head[:0])
+		s.pending.add(c)
 	}
 	tx.meta.StateHash = h.Sum(nil)
-	meta, err := proto.MarshalOptions{Deterministic: true}.Marshal(tx.meta)
-	if err != nil {
-		return fmt.Errorf("encode meta row: %w", err)
-	}
-	if err := batch.Set(MetaKey, meta, nil); err != nil {
-		return fmt.Errorf("write meta row: %w", err)
-	}
-	if err := batch.Commit(pebble.NoSync); err != nil {
-		return fmt.Errorf("commit entry %d: %w", tx.meta.AppliedIndex, err)
-	}
 	s.meta = tx.meta
-	return nil
+	s.scratch.order = tx.order
+	if s.pending.bytes < s.pending.bytesMax {
+		return nil
+	}
+	return s.settle()
+}
+
+// encode makes the values of all rows. A task is encoded once, for its row and
+// for its event.
+func (tx *Tx) encode() error {
+	for _, c := range tx.order {
+		if c.row == nil || c.gone {
+			continue
+		}
+		var err error
+		if c.raw, err = tx.s.pending.encode(c.row); err != nil {
+			return fmt.Errorf("encode state row %x: %w", c.key, err)
+		}
+	}
+	return tx.encodeFeed()
+}
+
+// addTo feeds the change to the running state hash. buf is room for the key.
+func (c *change) addTo(h hash.Hash, buf []byte) []byte {
+	if c.gone && c.fresh {
+		return buf
+	}
+	size := uint32(math.MaxUint32) // of a row that is gone
+	if !c.gone {
+		size = uint32(len(c.raw))
+	}
+	buf = binary.BigEndian.AppendUint32(buf, uint32(len(c.key)))
+	buf = binary.BigEndian.AppendUint32(buf, size)
+	buf = append(buf, c.key...)
+	_, _ = h.Write(buf) // a hash never fails
+	if !c.gone {
+		_, _ = h.Write(c.raw)
+	}
+	return buf
 }
 
 // RaiseApplied records, durably, that the state stands at a later place of the
@@ -102,45 +133,32 @@ func (s *State) RaiseApplied(index uint64) error {
 	if index <= s.meta.AppliedIndex {
 		return nil
 	}
+	if err := s.settle(); err != nil {
+		return err
+	}
 	m := proto.CloneOf(s.meta)
 	m.AppliedIndex = index
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encode meta row: %w", err)
 	}
-	if err := s.db.Set(MetaKey, data, pebble.Sync); err != nil {
+	if err := s.db.Set(MetaKey, data, pebble.NoSync); err != nil {
 		return fmt.Errorf("write meta row: %w", err)
 	}
-	s.meta = m
-	return nil
-}
-
-func (tx *Tx) write(batch *pebble.Batch, h hash.Hash, c *change, value []byte) error {
-	if c.gone {
-		if c.fresh {
-			return nil
-		}
-		hashNumber(h, uint64(len(c.key))<<32|0xffffffff)
-		_, _ = h.Write(c.key)
-		return batch.Delete(c.key, nil)
-	}
-	hashNumber(h, uint64(len(c.key))<<32|uint64(len(value)))
-	_, _ = h.Write(c.key)
-	_, _ = h.Write(value)
-	return batch.Set(c.key, value, nil)
-}
-
-func hashNumber(h hash.Hash, n uint64) {
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], n)
-	_, _ = h.Write(b[:])
+	s.meta, s.settled = m, index
+	return s.flush()
 }
 
 func (tx *Tx) change(key []byte) *change {
 	c := tx.rows[string(key)]
 	if c == nil {
-		c = &change{key: key}
-		tx.rows[string(key)] = c
+		c = tx.s.pending.take()
+		if known := tx.s.pending.rows[string(key)]; known != nil {
+			c.key = known.key
+		} else {
+			c.key = string(key)
+		}
+		tx.rows[c.key] = c
 		tx.order = append(tx.order, c)
 	}
 	return c
@@ -156,12 +174,10 @@ func (tx *Tx) putRaw(key, value []byte) {
 	c.row, c.raw, c.gone = nil, value, false
 }
 
-// putNew is putRaw for a key that the store is known not to have.
-func (tx *Tx) putNew(key, value []byte) {
-	_, had := tx.rows[string(key)]
-	tx.putRaw(key, value)
-	if !had {
-		tx.rows[string(key)].fresh = true
+// expectNew says that the store is known not to have a key that is put next.
+func (tx *Tx) expectNew(key []byte) {
+	if tx.rows[string(key)] == nil {
+		tx.change(key).fresh = true
 	}
 }
 
@@ -170,9 +186,18 @@ func (tx *Tx) del(key []byte) {
 	c.row, c.raw, c.gone = nil, nil, true
 }
 
-// read finds a row in the entry's changes or in the store.
-func read[T any, P rowPtr[T]](tx *Tx, key []byte) P {
+// known finds what the entry, or one before it that the store has not seen yet,
+// did to a key.
+func (tx *Tx) known(key []byte) *change {
 	if c := tx.rows[string(key)]; c != nil {
+		return c
+	}
+	return tx.s.pending.rows[string(key)]
+}
+
+// read finds a row in the entry's changes or in the state.
+func read[T any, P rowPtr[T]](tx *Tx, key []byte) P {
+	if c := tx.known(key); c != nil {
 		if c.gone {
 			return nil
 		}
@@ -190,7 +215,7 @@ func read[T any, P rowPtr[T]](tx *Tx, key []byte) P {
 }
 
 func (tx *Tx) readRaw(key []byte) ([]byte, bool) {
-	if c := tx.rows[string(key)]; c != nil {
+	if c := tx.known(key); c != nil {
 		return c.raw, !c.gone
 	}
 	value, ok, err := getRaw(tx.s.db, key)
@@ -203,7 +228,7 @@ func (tx *Tx) readRaw(key []byte) ([]byte, bool) {
 // keysUnder lists the keys with a prefix, the entry's own changes included.
 func (tx *Tx) keysUnder(prefix []byte) [][]byte {
 	var out [][]byte
-	iter, err := tx.s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
+	iter, err := tx.s.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
 	if err != nil {
 		panic(fmt.Errorf("read state: %w", err))
 	}
@@ -217,9 +242,9 @@ func (tx *Tx) keysUnder(prefix []byte) [][]byte {
 	}
 	stored := len(out)
 	for _, c := range tx.order {
-		if !c.gone && bytes.HasPrefix(c.key, prefix) {
-			if _, found := slices.BinarySearchFunc(out[:stored], c.key, bytes.Compare); !found {
-				out = append(out, c.key)
+		if !c.gone && strings.HasPrefix(c.key, string(prefix)) {
+			if _, found := slices.BinarySearchFunc(out[:stored], []byte(c.key), bytes.Compare); !found {
+				out = append(out, []byte(c.key))
 			}
 		}
 	}
@@ -230,11 +255,11 @@ func (tx *Tx) keysUnder(prefix []byte) [][]byte {
 // anyUnder says whether keysUnder would find anything.
 func (tx *Tx) anyUnder(prefix []byte) bool {
 	for _, c := range tx.order {
-		if !c.gone && bytes.HasPrefix(c.key, prefix) {
+		if !c.gone && strings.HasPrefix(c.key, string(prefix)) {
 			return true
 		}
 	}
-	iter, err := tx.s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
+	iter, err := tx.s.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
 	if err != nil {
 		panic(fmt.Errorf("read state: %w", err))
 	}
@@ -263,7 +288,8 @@ func (tx *Tx) moveTimer(from, to Timer) {
 	if to.Due != 0 {
 		tx.s.setTimer(to)
 		if to.Kind.stored() {
-			tx.putNew(timerKey(to), timerValue(to))
+			tx.expectNew(timerKey(to))
+			tx.putRaw(timerKey(to), timerValue(to))
 		}
 	}
 }
@@ -294,7 +320,7 @@ func (tx *Tx) DeleteNamespace(id ID) {
 	}
 	slices.SortFunc(queues, idCompare)
 	for _, qid := range queues {
-		tx.s.Settled(tx.s.queues[qid])
+		tx.s.Matched(tx.s.queues[qid])
 		delete(tx.s.queues, qid)
 		tx.del(key1(tableQueue, qid))
 	}
@@ -361,7 +387,11 @@ func (tx *Tx) PutTask(old, row *pb.TaskRow) {
 		tx.put(key2(tableDone, ns, id), row)
 		return
 	}
-	tx.put(key2(tableTask, ns, id), row)
+	key := key2(tableTask, ns, id)
+	if old == nil {
+		tx.expectNew(key)
+	}
+	tx.put(key, row)
 }
 
 // PurgeTask removes a task that is over, with its payload, result, attempts,
@@ -374,6 +404,9 @@ func (tx *Tx) PurgeTask(row *pb.TaskRow) {
 	tx.del(key1(tablePayload, id))
 	if row.ResultBytes > 0 {
 		tx.del(key1(tableResult, id))
+	}
+	if row.Traced {
+		tx.del(key1(tableTrace, id))
 	}
 	for _, table := range []byte{tableAttempt, tableAttemptBody, tableReceipt, tableEvidence, tableEvidenceRes} {
 		for _, key := range tx.keysUnder(key1(table, id)) {
@@ -392,6 +425,14 @@ func (tx *Tx) PutPayload(task ID, data []byte) { tx.putRaw(key1(tablePayload, ta
 func (tx *Tx) Payload(task ID) []byte {
 	data, _ := tx.readRaw(key1(tablePayload, task))
 	return data
+}
+
+// PutTrace stores the trace context that a task came with.
+func (tx *Tx) PutTrace(task ID, trace *pb.TraceContext) { tx.put(key1(tableTrace, task), trace) }
+
+// Trace reads it; nil if there is none.
+func (tx *Tx) Trace(task ID) *pb.TraceContext {
+	return read[pb.TraceContext](tx, key1(tableTrace, task))
 }
 
 // PutResult stores the result a task ended with.
@@ -441,7 +482,11 @@ func (tx *Tx) PutAttempt(old, row *pb.AttemptRow) {
 	default:
 		tx.s.attempts[id].Row = row
 	}
-	tx.put(key2(tableAttempt, ID(row.TaskId), id), row)
+	key := key2(tableAttempt, ID(row.TaskId), id)
+	if old == nil {
+		tx.expectNew(key)
+	}
+	tx.put(key, row)
 }
 
 // Receipt finds the receipt of an operation on an attempt.
@@ -504,7 +549,10 @@ func (tx *Tx) PutInstance(row *pb.InstanceRow) {
 		i = &Instance{}
 		tx.s.instances[k] = i
 	} else {
+		old := i.Row
 		tx.s.unindexInstance(i)
+		// Most often it comes back to where it was.
+		defer tx.s.dropClasses(old)
 	}
 	i.Row = row
 	tx.s.indexInstance(i)
@@ -518,6 +566,7 @@ func (tx *Tx) DeleteInstance(i *Instance) {
 	}
 	k := i.key()
 	tx.s.unindexInstance(i)
+	tx.s.dropClasses(i.Row)
 	delete(tx.s.instances, k)
 	tx.del(key2(tableInstance, k.ns, k.id))
 }

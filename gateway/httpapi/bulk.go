@@ -28,9 +28,6 @@ func bulkTasks(e *exchange) error {
 	if refusal != nil {
 		return refusal
 	}
-	if err := e.allow(bulkVerbs[b.Action]); err != nil {
-		return err
-	}
 	run := bulkRun{exchange: e, bulk: b}
 	if err := run.choose(); err != nil {
 		return err
@@ -48,7 +45,6 @@ var (
 		apiv1.ActionCancel: pb.BulkAction_BULK_ACTION_CANCEL,
 		apiv1.ActionRetry:  pb.BulkAction_BULK_ACTION_RETRY,
 	}
-	bulkVerbs = map[apiv1.Action]Verb{apiv1.ActionCancel: VerbCancel, apiv1.ActionRetry: VerbSubmit}
 	// bulkStates are what a filter without states selects.
 	bulkStates = map[apiv1.Action][]string{
 		apiv1.ActionCancel: {"WAITING", "LEASED", "RUNNING"},

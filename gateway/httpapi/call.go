@@ -70,7 +70,7 @@ func (e *exchange) freshnessHeaders(answer *pb.Answer, level pb.Consistency) {
 // command begins a command of this caller. The Idempotency-Key, if there is one,
 // and the content go with it.
 func (e *exchange) command(id []byte, content apiv1.Content) *pb.Command {
-	return &pb.Command{Id: id, Namespace: e.ns, Caller: e.from, IdempotencyKey: e.retryKey, ContentHash: content[:]}
+	return &pb.Command{Id: id, Namespace: e.ns, Caller: e.from, IdempotencyKey: e.retryKey, ContentHash: content[:], Note: e.note, RequestId: e.requestID()}
 }
 
 // newIDs makes the ids of n commands, side by side.
@@ -102,7 +102,9 @@ func (e *exchange) submitAll(cmds []*pb.Command, within time.Duration) ([]*pb.Re
 	want := len(cmds)
 	ctx, cancel := context.WithTimeout(e.r.Context(), within)
 	defer cancel()
+	ctx, end := e.committing(ctx, want)
 	results, err := e.h.opt.Backend.Submit(ctx, cmds)
+	end(results, err)
 	if err != nil {
 		return nil, e.callError(err)
 	}

@@ -1,12 +1,14 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
@@ -53,7 +55,7 @@ func stateStatus(answer *pb.Answer) *StateStatus {
 		FenceBase: Number(s.GetFenceBase()), Openings: Number(s.GetOpenings()),
 		SessionsConnected: Number(s.GetSessionsConnected()), AttemptsLeased: Number(s.GetAttemptsLeased()),
 		AttemptsRunning: Number(s.GetAttemptsRunning()), KeysHeld: Number(s.GetKeysHeld()),
-		TimersNear: Number(s.GetTimersNear()), Gateways: []GatewayStatus{},
+		TimersNear: Number(s.GetTimersNear()), FormatLevel: s.GetFormatLevel(), Gateways: []GatewayStatus{},
 	}
 	for _, q := range s.GetQueues() {
 		out.TasksWaiting += Number(q.GetWaiting())
@@ -64,6 +66,9 @@ func stateStatus(answer *pb.Answer) *StateStatus {
 	}
 	return out
 }
+
+// recordWithin bounds how long a backup waits to be put on record.
+const recordWithin = 2 * time.Second
 
 // backup is GET /v1/cluster/backup: the whole state as one checked stream. A
 // backup that fails on the way ends its connection, so that nobody takes what
@@ -77,7 +82,13 @@ func backup(e *exchange) error {
 		return schema.Errorf(schema.Unavailable, "another backup is being made")
 	}
 	defer e.h.backups.Add(-1)
-	out := &backupWriter{exchange: e}
+	// A cluster that has lost its quorum can still be backed up.
+	if err := e.record(recordWithin, "pulse.cluster.Backup", "", ""); err != nil {
+		e.h.opt.Logger.Warn("a backup is not on record", "principal", e.who.Principal, "error", err)
+	}
+	gone, release := e.who.Watch()
+	defer release()
+	out := &backupWriter{exchange: e, gone: gone}
 	if err := e.h.opt.Cluster.Backup(e.r.Context(), out); err != nil {
 		if out.begun {
 			e.h.opt.Logger.Warn("backup broken off", "error", err)
@@ -93,6 +104,7 @@ func backup(e *exchange) error {
 type backupWriter struct {
 	*exchange
 	begun bool
+	gone  <-chan struct{} // closed when the caller's token is no good any more
 }
 
 var _ io.Writer = (*backupWriter)(nil)
@@ -111,9 +123,34 @@ func (b *backupWriter) begin() {
 }
 
 func (b *backupWriter) Write(p []byte) (int, error) {
+	select {
+	case <-b.gone:
+		return 0, schema.Errorf(schema.Unauthenticated, "the token of this request has been revoked or is over")
+	default:
+	}
 	b.writeWithin(b.h.opt.WriteWithin)
 	b.begin()
 	return b.w.Write(p)
+}
+
+// debugNode is GET /v1/cluster/debug. A bundle is small enough to be made before
+// anything is answered.
+func debugNode(e *exchange) error {
+	if e.h.opt.Cluster == nil {
+		return noCluster()
+	}
+	if err := e.query.err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(e.r.Context(), e.h.opt.CallTimeout)
+	defer cancel()
+	var bundle bytes.Buffer
+	if err := e.h.opt.Cluster.Debug(ctx, &bundle); err != nil {
+		return err
+	}
+	e.w.Header().Set("Content-Disposition", `attachment; filename="pulse-debug.tar.gz"`)
+	e.write(http.StatusOK, "application/gzip", bundle.Bytes())
+	return nil
 }
 
 // listMembers is GET /v1/cluster/members.
@@ -148,6 +185,9 @@ func transferLeadership(e *exchange) error {
 	}
 	ctx, cancel := context.WithTimeout(e.r.Context(), e.h.opt.CallTimeout)
 	defer cancel()
+	if err := e.record(e.h.opt.CallTimeout, "pulse.cluster.Transfer", asked.NodeID, ""); err != nil {
+		return err
+	}
 	leader, err := e.h.opt.Cluster.Transfer(ctx, asked.NodeID)
 	if err != nil {
 		return e.callError(err)
@@ -170,6 +210,9 @@ func removeServer(e *exchange) error {
 	}
 	ctx, cancel := context.WithTimeout(e.r.Context(), e.h.opt.CallTimeout)
 	defer cancel()
+	if err := e.record(e.h.opt.CallTimeout, "pulse.cluster.Remove", asked.NodeID, ""); err != nil {
+		return err
+	}
 	if err := e.h.opt.Cluster.Remove(ctx, asked.NodeID, asked.Force); err != nil {
 		return e.callError(err)
 	}
@@ -180,12 +223,14 @@ func noCluster() error {
 	return schema.Errorf(schema.Unavailable, "this process knows nothing of its cluster")
 }
 
-func (e *exchange) answerShape(shape any) error {
+func (e *exchange) answerShape(shape any) error { return e.answerShapeAs(http.StatusOK, shape) }
+
+func (e *exchange) answerShapeAs(status int, shape any) error {
 	body, err := json.Marshal(shape)
 	if err != nil {
 		return fmt.Errorf("the answer cannot be encoded: %w", err)
 	}
-	return e.answer(http.StatusOK, body)
+	return e.answer(status, body)
 }
 
 // healthz is GET /healthz: the process answers.
@@ -222,12 +267,15 @@ func metrics(e *exchange) error {
 }
 
 // pass hands the request to another handler.
-func (e *exchange) pass(to http.Handler) error {
+func (e *exchange) pass(to http.Handler) error { return e.passWithin(to, e.h.opt.WriteWithin) }
+
+// passWithin is pass for what takes longer to answer.
+func (e *exchange) passWithin(to http.Handler, within time.Duration) error {
 	if to == nil {
 		return schema.Errorf(schema.NotFound, "this process does not serve it")
 	}
 	e.commonHeaders(e.w.Header())
-	e.writeWithin(e.h.opt.WriteWithin)
+	e.writeWithin(within)
 	w := &statusWriter{ResponseWriter: e.w, exchange: e}
 	to.ServeHTTP(w, e.r)
 	if e.status == 0 {

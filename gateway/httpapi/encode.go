@@ -212,6 +212,14 @@ func (w *writer) task(v *pb.TaskView, payload []byte) {
 	w.time("updated_at", t.GetUpdatedAtUs())
 	w.bool("effect_uncertain", t.GetEffectUncertain())
 	w.optID("retry_of", t.GetRetryOf())
+	if t.GetNominalAtUs() != 0 {
+		w.name("scheduled")
+		w.open()
+		w.optText("schedule", v.GetSchedule())
+		w.id("schedule_id", t.GetScheduleId())
+		w.time("nominal_at", t.GetNominalAtUs())
+		w.close()
+	}
 	if wait := v.GetWaiting(); wait != nil && t.GetState() == pb.TaskState_TASK_STATE_WAITING {
 		w.name("waiting")
 		w.open()

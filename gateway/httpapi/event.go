@@ -3,7 +3,6 @@ package httpapi
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"net/http"
 	"strconv"
 	"strings"
 
@@ -26,23 +25,12 @@ func listEvents(e *exchange) error {
 	if err != nil {
 		return err
 	}
-	buf := getBuffer()
-	defer putBuffer(buf)
-	w := writer{buf: buf.b}
-	w.open()
-	w.name("events")
-	w.openArray()
 	events := answer.GetEvents().GetEvents()
-	for _, ev := range events {
-		w.event(ev)
-	}
-	w.closeArray()
+	next := place{kind: cursorEvents, filter: e.id.String()}
 	if n := len(events); answer.GetEvents().GetMore() && n > 0 {
-		w.plain("next_cursor", newCursor(cursorEvents, e.id.String(), binary.BigEndian.AppendUint64(nil, events[n-1].GetVersion())))
+		next.at = binary.BigEndian.AppendUint64(nil, events[n-1].GetVersion())
 	}
-	w.close()
-	buf.b = w.buf
-	return e.answer(http.StatusOK, w.buf)
+	return answerList(e, "events", events, (*writer).event, next)
 }
 
 // event writes one commit with its facts.

@@ -143,6 +143,10 @@ func (c *fakeCluster) Status(context.Context) NodeStatus {
 
 func (c *fakeCluster) Ready(context.Context) (bool, []string) { return len(c.reasons) == 0, c.reasons }
 
+func (c *fakeCluster) Debug(_ context.Context, w io.Writer) error {
+	_, err := io.WriteString(w, "bundle")
+	return err
+}
 func (c *fakeCluster) Backup(_ context.Context, w io.Writer) error { return c.backup(w) }
 
 // testNow is the cluster clock of the samples.
@@ -275,6 +279,38 @@ func sampleAttempts() []*pb.AttemptView {
 	}}
 }
 
+func sampleSchedule() *pb.ScheduleView {
+	attempts, delay := uint32(2), int64(500)
+	return &pb.ScheduleView{
+		Namespace: "default", Open: 1, UpcomingUs: []int64{testNow + 1e6, testNow + 2e6}, Payload: []byte(`{"n":1.50}`),
+		Schedule: &pb.ScheduleRow{
+			Id: id(50), NamespaceId: id(2), Name: "nightly", Revision: 3, Version: 9, CreatedAtUs: testNow, UpdatedAtUs: testNow,
+			LastUs: testNow - 1e6, NextUs: testNow + 1e6, NextDueUs: testNow + 3e6, BufferedUs: testNow - 1e6,
+			Fired: 7, Ordered: 1, Skipped: 2, Missed: 4, Refused: 1,
+			Spec: &pb.ScheduleSpec{
+				Cron: "0 2 * * *", TimeZone: "Europe/Berlin", EndAtUs: testNow + 9e9, MaxFires: 100, JitterMs: 5000,
+				Overlap: pb.Overlap_OVERLAP_BUFFER_ONE, CatchUpMs: 3_600_000,
+				Task: &pb.TaskTemplate{
+					Queue: "default", Handler: "report", HandlerVersion: "1", PayloadVersion: "1", ConcurrencyKey: "report",
+					Priority: 2, DeadlineMs: 60_000, MaxAttempts: &attempts, MaxDelayMs: &delay,
+				},
+			},
+			Recent: []*pb.ScheduleFire{
+				{NominalUs: testNow - 8e6, UntilUs: testNow - 5e6, AtUs: testNow - 4e6, Outcome: pb.FireOutcome_FIRE_OUTCOME_MISSED, Times: 4},
+				{NominalUs: testNow - 3e6, AtUs: testNow - 3e6, Outcome: pb.FireOutcome_FIRE_OUTCOME_REFUSED, Code: "queue_full", Message: "queue \"default\" already holds 3 waiting tasks"},
+				{NominalUs: testNow - 2e6, AtUs: testNow - 2e6, Outcome: pb.FireOutcome_FIRE_OUTCOME_FIRED, TaskId: id(1)},
+			},
+		},
+	}
+}
+
+func sampleBackfill() *pb.BackfillResult {
+	return &pb.BackfillResult{Items: []*pb.BackfillItem{
+		{NominalUs: testNow - 3e6, TaskId: id(1), Existed: true}, {NominalUs: testNow - 2e6, TaskId: id(2)},
+		{NominalUs: testNow - 1e6, Code: "queue_full", Message: "queue \"default\" already holds 3 waiting tasks"},
+	}}
+}
+
 // sampleResult is how a healthy cluster answers a command.
 func sampleResult(c *pb.Command) *pb.Result {
 	r := &pb.Result{Index: 80}
@@ -285,10 +321,30 @@ func sampleResult(c *pb.Command) *pb.Result {
 		r.Body = &pb.Result_Task{Task: &pb.TaskResult{Task: v}}
 	case *pb.Command_CancelTask:
 		r.Body = &pb.Result_Task{Task: &pb.TaskResult{Task: sampleTask(pb.TaskState_TASK_STATE_CANCELLED)}}
+	case *pb.Command_RunTask:
+		r.Body = &pb.Result_Task{Task: &pb.TaskResult{Task: sampleTask(pb.TaskState_TASK_STATE_WAITING)}}
 	case *pb.Command_RetryTask:
 		r.Body = &pb.Result_Task{Task: &pb.TaskResult{Task: sampleTask(pb.TaskState_TASK_STATE_WAITING)}}
 	case *pb.Command_ReviewTask:
 		r.Body = &pb.Result_Task{Task: &pb.TaskResult{Task: sampleTask(pb.TaskState_TASK_STATE_SUCCEEDED)}}
+	case *pb.Command_PutSchedule:
+		v := sampleSchedule()
+		v.Created = b.PutSchedule.ExpectedRevision == 0
+		r.Body = &pb.Result_Schedule{Schedule: v}
+	case *pb.Command_PauseSchedule:
+		v := sampleSchedule()
+		v.Schedule.Paused = b.PauseSchedule.Paused
+		r.Body = &pb.Result_Schedule{Schedule: v}
+	case *pb.Command_DeleteSchedule:
+		v := sampleSchedule()
+		v.Deleted = true
+		r.Body = &pb.Result_Schedule{Schedule: v}
+	case *pb.Command_TriggerSchedule:
+		v := sampleTask(pb.TaskState_TASK_STATE_WAITING)
+		v.Schedule, v.Task.ScheduleId, v.Task.NominalAtUs = "nightly", id(50), testNow
+		r.Body = &pb.Result_Task{Task: &pb.TaskResult{Task: v}}
+	case *pb.Command_BackfillSchedule:
+		r.Body = &pb.Result_Backfill{Backfill: sampleBackfill()}
 	case *pb.Command_PutQueue:
 		v := sampleQueue()
 		v.Created = b.PutQueue.ExpectedRevision == 0
@@ -303,6 +359,8 @@ func sampleResult(c *pb.Command) *pb.Result {
 		r.Body = &pb.Result_Queue{Queue: v}
 	case *pb.Command_PutNamespace, *pb.Command_DeleteNamespace:
 		r.Body = &pb.Result_Namespace{Namespace: sampleNamespace()}
+	case *pb.Command_CreateToken, *pb.Command_RevokeToken:
+		r.Body = &pb.Result_Token{Token: sampleToken(c.GetRevokeToken() != nil)}
 	case *pb.Command_DrainWorker:
 		v := sampleWorker()
 		v.State, v.Instance.Draining = "draining", true
@@ -327,6 +385,17 @@ func sampleResult(c *pb.Command) *pb.Result {
 }
 
 // sampleAnswer is how a healthy cluster answers a query.
+func sampleToken(revoked bool) *pb.TokenRow {
+	t := &pb.TokenRow{
+		Id: id(40), Name: "ci", CreatedAtUs: testNow, CreatedBy: "client/anna", ExpiresAtUs: testNow + 1e6, UsedAtUs: testNow,
+		Grants: []*pb.TokenGrant{{Role: "submitter", Namespace: "default"}, {Role: "worker", Namespace: "default", Queues: []string{"default"}}},
+	}
+	if revoked {
+		t.RevokedAtUs, t.RevokedBy = testNow, "client/anna"
+	}
+	return t
+}
+
 func sampleAnswer(q *pb.Query) *pb.Answer {
 	a := &pb.Answer{Index: 79, ClockUs: testNow, Term: 3, AgeMs: 12}
 	switch b := q.Body.(type) {
@@ -343,6 +412,16 @@ func sampleAnswer(q *pb.Query) *pb.Answer {
 		a.Body = &pb.Answer_Events{Events: &pb.EventList{Events: sampleEvents(), More: b.ListTaskEvents.Limit == 4}}
 	case *pb.Query_ReadFeed:
 		a.Body = &pb.Answer_Events{Events: &pb.EventList{Events: sampleEvents()}}
+	case *pb.Query_GetSchedule:
+		a.Body = &pb.Answer_Schedule{Schedule: sampleSchedule()}
+	case *pb.Query_ListSchedules:
+		v := sampleSchedule()
+		v.Payload, v.UpcomingUs, v.Schedule.Paused = nil, nil, true
+		a.Body = &pb.Answer_Schedules{Schedules: &pb.ScheduleList{Schedules: []*pb.ScheduleView{v}, NextAfter: "nightly"}}
+	case *pb.Query_PreviewSchedule:
+		a.Body = &pb.Answer_Schedule{Schedule: &pb.ScheduleView{UpcomingUs: []int64{testNow + 1e6, testNow + 500_000}}}
+	case *pb.Query_PreviewBackfill:
+		a.Body = &pb.Answer_Backfill{Backfill: sampleBackfill()}
 	case *pb.Query_GetQueue:
 		a.Body = &pb.Answer_Queue{Queue: sampleQueue()}
 	case *pb.Query_ListQueues:
@@ -351,14 +430,35 @@ func sampleAnswer(q *pb.Query) *pb.Answer {
 		a.Body = &pb.Answer_Namespace{Namespace: sampleNamespace()}
 	case *pb.Query_ListNamespaces:
 		a.Body = &pb.Answer_Namespaces{Namespaces: &pb.NamespaceList{Namespaces: []*pb.NamespaceRow{sampleNamespace()}}}
+	case *pb.Query_ReadTokens:
+		a.Body = &pb.Answer_Tokens{Tokens: &pb.TokenList{Tokens: []*pb.TokenRow{sampleToken(false)}}}
+	case *pb.Query_ListTokens:
+		elsewhere := sampleToken(false)
+		elsewhere.Grants = []*pb.TokenGrant{{Role: "admin", Namespace: "*"}}
+		a.Body = &pb.Answer_Tokens{Tokens: &pb.TokenList{
+			Tokens: []*pb.TokenRow{sampleToken(false), sampleToken(true), elsewhere}, NextAfter: map[bool][]byte{true: id(41)}[b.ListTokens.Limit <= 3],
+		}}
+	case *pb.Query_ListAudit:
+		a.Body = &pb.Answer_Audit{Audit: &pb.AuditList{Rows: []*pb.AuditRow{{
+			Position: 7, Index: 70, TimeUs: testNow, Namespaces: []string{"default"}, Principal: "token/1", TokenId: id(40), TokenName: "ci", Roles: []string{"operator@default"},
+			Action: "pulse.queue.Pause", Target: "default", Detail: "d", Note: "n", RequestId: "r", CommandId: id(50), IdempotencyKey: "k",
+		}, {Position: 6, Index: 60, TimeUs: testNow, Namespaces: []string{"*"}, Principal: "client/anna", Action: "pulse.cluster.Transfer"}}, NextBefore: 6}}
 	case *pb.Query_GetWorker:
-		a.Body = &pb.Answer_Worker{Worker: sampleWorker()}
+		v := sampleWorker()
+		v.HeardAtUs = testNow - 1e6
+		v.Leases = []*pb.HeldLease{{
+			TaskId: id(1), AttemptId: id(20), Epoch: 70, State: pb.AttemptState_ATTEMPT_STATE_RUNNING,
+			Handler: "charge", LeasedAtUs: testNow, StartedAtUs: testNow + 1, LeaseUntilUs: testNow + 30e6,
+		}}
+		a.Body = &pb.Answer_Worker{Worker: v}
 	case *pb.Query_ListWorkers:
 		a.Body = &pb.Answer_Workers{Workers: &pb.WorkerList{Workers: []*pb.WorkerView{sampleWorker()}, NextAfter: id(30)}}
 	case *pb.Query_GetKey:
 		a.Body = &pb.Answer_Key{Key: sampleKey(b.GetKey.Key)}
 	case *pb.Query_ListKeys:
 		a.Body = &pb.Answer_Keys{Keys: &pb.KeyList{Keys: []*pb.KeyView{sampleKey("account/7"), {Key: "ä", Waiters: 1}}, NextAfter: "ä"}}
+	case *pb.Query_GetActivity:
+		a.Body = &pb.Answer_Activity{Activity: sampleActivity()}
 	case *pb.Query_GetStats:
 		a.Body = &pb.Answer_Stats{Stats: &pb.Stats{
 			AppliedIndex: 79, ClockUs: testNow, ClusterId: id(7), StateHash: id(8), Openings: 1, Queues: []*pb.QueueView{sampleQueue()},
@@ -367,6 +467,22 @@ func sampleAnswer(q *pb.Query) *pb.Answer {
 		}}
 	}
 	return a
+}
+
+func sampleActivity() *pb.Activity {
+	counts := &pb.ActivityCounts{Submitted: 5, Started: 4, Succeeded: 2, Failed: 1, Cancelled: 1, ReviewsNeeded: 1, AttemptsFailed: 2, PickupP50Us: 1250, PickupP99Us: 40000}
+	one := &pb.QueueActivity{
+		Queue: sampleQueue(), Waiting: 4, Leased: 1, Running: 1, NeedsReview: 1, OldestWaitingUs: testNow - 3e6, OldestWaitingTaskId: id(1),
+		Reasons: []*pb.ReasonCount{
+			{Reason: pb.WaitingReason_WAITING_REASON_KEY_HELD, Tasks: 3}, {Reason: pb.WaitingReason_WAITING_REASON_DELAYED, Tasks: 1},
+		},
+		WorkersConnected: 1, WorkersDraining: 1, WorkersLost: 1, Slots: 16, SlotsUsed: 2,
+		Lately: counts, Errors: []*pb.ErrorCount{{Code: "card_refused", Attempts: 2}},
+	}
+	return &pb.Activity{
+		SinceUs: testNow - 100e6, StepUs: 5e6, LatelySteps: 12, KeysHeld: 1, Queues: []*pb.QueueActivity{one}, Total: one,
+		Steps: []*pb.ActivityStep{{AtUs: testNow - 5e6, Counts: &pb.ActivityCounts{}, Waiting: 3}, {AtUs: testNow, Counts: counts, Waiting: 4, Active: 2}},
+	}
 }
 
 // rig is a handler over a fake backend.
@@ -385,7 +501,7 @@ func newRig(t *testing.T, change ...func(*Options)) *rig {
 	}}}
 	opt := Options{
 		Backend: r.fakeBackend, Logger: slog.New(slog.DiscardHandler), Cluster: r.cluster, Version: "1.2.3",
-		Authenticate: anonymous,
+		Authenticate: anonymous, LogLevel: new(slog.LevelVar),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 			_, _ = io.WriteString(w, "pulse_up 1\n")

@@ -1,13 +1,16 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"pulse/gateway/session"
 	pb "pulse/proto/pulse/v1"
@@ -99,12 +102,18 @@ type exchange struct {
 	query query
 
 	// Variables of the path; which are set depends on the route.
-	ns    string
-	queue string
-	id    schema.ID
-	key   string
+	ns       string
+	queue    string
+	schedule string
+	id       schema.ID
+	key      string
+	profile  string
+
+	traceFrom context.Context //nolint:containedctx // carries the caller's span, nothing else
+	trace     context.Context //nolint:containedctx // and that of a submission; nil outside one
 
 	retryKey string // Idempotency-Key, or ""
+	note     string // X-Pulse-Note, or ""
 	index    uint64 // the newest this answer speaks of
 	status   int    // 0 until the header is written
 	reserved int64  // bytes of the body that are counted
@@ -133,6 +142,9 @@ func (e *exchange) serve() error {
 	if err := e.readRetryKey(); err != nil {
 		return err
 	}
+	if err := e.readNote(); err != nil {
+		return err
+	}
 	return route.handle(e)
 }
 
@@ -149,7 +161,7 @@ func (e *exchange) nowhere(allow []string) error {
 
 // enter counts the request in.
 func (e *exchange) enter() error {
-	if e.route.public {
+	if e.route.public() {
 		return nil
 	}
 	if e.route.waits {
@@ -228,6 +240,8 @@ func (e *exchange) readVars(values vars) error {
 		switch {
 		case err != nil:
 			fault = "is not percent-encoded as it should be"
+		case s.name == "profile":
+			e.profile = text // getProfile knows which there are
 		case s.name == "key":
 			e.key, fault = text, schema.CheckConcurrencyKey(text)
 		case s.name == "id", s.name == "instance_id":
@@ -239,6 +253,8 @@ func (e *exchange) readVars(values vars) error {
 			fault = apiv1.NameRule()
 		case s.name == "ns":
 			e.ns = text
+		case s.name == "schedule":
+			e.schedule = text
 		default:
 			e.queue = text
 		}
@@ -251,19 +267,25 @@ func (e *exchange) readVars(values vars) error {
 
 // authenticate finds out who asks and whether the route is theirs.
 func (e *exchange) authenticate() error {
-	if e.route.public {
+	if e.route.public() {
 		return nil
 	}
 	who, refusal := e.h.opt.Authenticate(e.r)
-	if refusal != nil {
-		if !e.h.opt.Unauthenticated(e.r) {
-			return schema.Errorf(schema.RateLimited, "too many failed attempts from this address")
+	switch {
+	case refusal == nil:
+	case refusal.Code != schema.Unauthenticated: // it could not be found out, or asks too often
+		if refusal.Code == schema.RateLimited {
+			return e.refuse(refusal)
 		}
 		return refusal
+	case !e.h.opt.Unauthenticated(e.r):
+		return e.refuse(schema.Errorf(schema.RateLimited, "too many failed attempts from this address"))
+	default:
+		return e.refuse(refusal)
 	}
 	e.who = who
-	e.from = &pb.Caller{Principal: who.Principal, Roles: who.Roles, AppId: who.AppID}
-	return e.allow(e.route.verb)
+	e.from = who.Caller()
+	return e.allow()
 }
 
 // readRetryKey takes the Idempotency-Key of a request whose answer is remembered.
@@ -286,6 +308,28 @@ func (e *exchange) readRetryKey() error {
 	}
 	e.retryKey = sent[0]
 	return nil
+}
+
+// readNote takes the reason that a change goes on record with.
+func (e *exchange) readNote() error {
+	sent := e.r.Header["X-Pulse-Note"]
+	if len(sent) == 0 {
+		return nil
+	}
+	if len(sent) > 1 || !utf8.ValidString(sent[0]) || utf8.RuneCountInString(sent[0]) > apiv1.NoteCharsMax {
+		return invalid([]schema.Violation{{Path: "/header/X-Pulse-Note", Message: fmt.Sprintf("must be sent once, in UTF-8, with at most %d characters", apiv1.NoteCharsMax)}})
+	}
+	e.note = sent[0]
+	return nil
+}
+
+// requestID is what the caller, or a proxy, calls the request; what cannot be a
+// name is left out.
+func (e *exchange) requestID() string {
+	if id := e.r.Header.Get("X-Request-Id"); len(id) <= 128 && visibleASCII(id) {
+		return id
+	}
+	return ""
 }
 
 const retryKeyBytesMax = 255

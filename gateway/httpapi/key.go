@@ -30,22 +30,8 @@ func listKeys(e *exchange) error {
 	if err != nil {
 		return err
 	}
-	buf := getBuffer()
-	defer putBuffer(buf)
-	w := writer{buf: buf.b}
-	w.open()
-	w.name("keys")
-	w.openArray()
-	for _, v := range answer.GetKeys().GetKeys() {
-		w.key(v)
-	}
-	w.closeArray()
-	if next := answer.GetKeys().GetNextAfter(); next != "" {
-		w.plain("next_cursor", newCursor(cursorKeys, "", []byte(next)))
-	}
-	w.close()
-	buf.b = w.buf
-	return e.answer(http.StatusOK, w.buf)
+	keys := answer.GetKeys()
+	return answerList(e, "keys", keys.GetKeys(), (*writer).key, place{cursorKeys, "", []byte(keys.GetNextAfter())})
 }
 
 // freeKey is POST …/keys/{key}:free. It takes the key from its holder, which may

@@ -7,27 +7,39 @@ import (
 	"pulse/schema/apiv1"
 )
 
-// putNamespace is PUT /v1/namespaces/{ns}. A namespace has nothing to be
-// replaced, so a repeat changes nothing and needs no key to be one.
+// putNamespace is PUT /v1/namespaces/{ns}. A quota is replaced as a whole; without
+// one a repeat changes nothing and needs no key to be one.
 func putNamespace(e *exchange) error {
-	return e.changeNamespace("pulse.namespace.put", func(c *pb.Command) {
-		c.Body = &pb.Command_PutNamespace{PutNamespace: &pb.PutNamespace{Name: e.ns}}
+	body, err := e.body()
+	if err != nil {
+		return err
+	}
+	quota, refusal := apiv1.DecodeNamespace(body)
+	if refusal != nil {
+		return refusal
+	}
+	put := &pb.PutNamespace{Name: e.ns}
+	if quota != nil {
+		put.Quota = &pb.NamespaceQuota{TasksWaiting: uint64(quota.TasksWaiting), PayloadBytes: uint64(quota.PayloadBytes), Workers: uint64(quota.Workers)}
+	}
+	return e.changeNamespace(apiv1.NamespaceContent(e.ns, quota), func(c *pb.Command) {
+		c.Body = &pb.Command_PutNamespace{PutNamespace: put}
 	})
 }
 
 // deleteNamespace is DELETE /v1/namespaces/{ns}. It answers with the namespace
 // as it was last.
 func deleteNamespace(e *exchange) error {
-	return e.changeNamespace("pulse.namespace.delete", func(c *pb.Command) {
+	if err := e.noBody(); err != nil {
+		return err
+	}
+	return e.changeNamespace(apiv1.TargetContent("pulse.namespace.delete", e.ns, 0), func(c *pb.Command) {
 		c.Body = &pb.Command_DeleteNamespace{DeleteNamespace: &pb.DeleteNamespace{Name: e.ns}}
 	})
 }
 
-func (e *exchange) changeNamespace(operation string, fill func(*pb.Command)) error {
-	if err := e.noBody(); err != nil {
-		return err
-	}
-	c := e.command(newIDs(1), apiv1.TargetContent(operation, e.ns, 0))
+func (e *exchange) changeNamespace(content apiv1.Content, fill func(*pb.Command)) error {
+	c := e.command(newIDs(1), content)
 	c.Namespace = "" // the command is about it, not in it
 	fill(c)
 	result, err := e.submit(c)
@@ -55,6 +67,18 @@ func (w *writer) namespace(n *pb.NamespaceRow) {
 	w.integer("queues", int64(n.GetQueues()))
 	w.time("created_at", n.GetCreatedAtUs())
 	w.time("updated_at", n.GetUpdatedAtUs())
+	w.name("quota")
+	w.bounds(n.GetQuota().GetTasksWaiting(), n.GetQuota().GetPayloadBytes(), n.GetQuota().GetWorkers())
+	w.name("usage")
+	w.bounds(n.GetUsage().GetTasksWaiting(), n.GetUsage().GetPayloadBytes(), n.GetUsage().GetWorkers())
+	w.close()
+}
+
+func (w *writer) bounds(tasksWaiting, payloadBytes, workers uint64) {
+	w.open()
+	w.uint64("tasks_waiting", tasksWaiting)
+	w.uint64("payload_bytes", payloadBytes)
+	w.uint64("workers", workers)
 	w.close()
 }
 
@@ -73,19 +97,11 @@ func listNamespaces(e *exchange) error {
 	if err != nil {
 		return err
 	}
-	buf := getBuffer()
-	defer putBuffer(buf)
-	w := writer{buf: buf.b}
-	w.open()
-	w.name("namespaces")
-	w.openArray()
+	var seen []*pb.NamespaceRow
 	for _, n := range answer.GetNamespaces().GetNamespaces() {
-		if e.sees(n.GetName()) {
-			w.namespace(n)
+		if e.who.Grants.Sees(n.GetName()) {
+			seen = append(seen, n)
 		}
 	}
-	w.closeArray()
-	w.close()
-	buf.b = w.buf
-	return e.answer(http.StatusOK, w.buf)
+	return answerList(e, "namespaces", seen, (*writer).namespace, place{})
 }

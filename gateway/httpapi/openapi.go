@@ -39,7 +39,7 @@ func describe(routes []*route, version string) (*document, error) {
 		Components: &huma.Components{
 			Schemas: registry,
 			SecuritySchemes: map[string]*huma.SecurityScheme{
-				"bearer": {Type: "http", Scheme: "bearer", Description: "A token. From the machine itself none is needed unless the node asks for one."},
+				"bearer": {Type: "http", Scheme: "bearer", Description: "An access token, pulse_<id>_<secret>, from POST /v1/tokens. A client certificate of the cluster does as well, and a node that serves its own machine alone asks for neither."},
 			},
 			Headers: commonHeaders(),
 		},
@@ -75,9 +75,11 @@ const intro = "A scheduler for tasks on a replicated log. Bodies are JSON in UTF
 var tags = []*huma.Tag{
 	{Name: "tasks", Description: "Submit, follow and settle tasks."},
 	{Name: "queues", Description: "Queues and their settings."},
+	{Name: "schedules", Description: "Tasks submitted at set times."},
 	{Name: "namespaces", Description: "Namespaces are apart from each other in everything."},
 	{Name: "workers", Description: "Worker instances."},
 	{Name: "keys", Description: "Concurrency keys."},
+	{Name: "access", Description: "Access tokens, and the record of changes."},
 	{Name: "cluster", Description: "The cluster as operators see it."},
 	{Name: "node", Description: "This process."},
 }
@@ -116,7 +118,7 @@ func operation(r *route, registry huma.Registry) *huma.Operation {
 	for _, a := range r.answers {
 		op.Responses[strconv.Itoa(a.status)] = response(r, a, registry)
 	}
-	if r.public {
+	if r.public() {
 		op.Security = []map[string][]string{}
 		return op
 	}
@@ -146,7 +148,7 @@ func response(r *route, a reply, registry huma.Registry) *huma.Response {
 }
 
 func headersOf(r *route, status int) map[string]*huma.Header {
-	if r.public {
+	if r.public() {
 		return nil
 	}
 	names := []string{"X-Pulse-Index"}
@@ -202,9 +204,18 @@ func addProblems(op *huma.Operation, r *route, registry huma.Registry) {
 var pathParams = map[string]*huma.Param{
 	"ns":          {Description: "The name of a namespace.", Schema: nameShape()},
 	"queue":       {Description: "The name of a queue.", Schema: nameShape()},
+	"schedule":    {Description: "The name of a schedule.", Schema: nameShape()},
 	"id":          {Description: "The id of a task.", Schema: &huma.Schema{Ref: schemaPrefix + "ID"}},
 	"instance_id": {Description: "The id of a worker instance.", Schema: &huma.Schema{Ref: schemaPrefix + "ID"}},
+	"profile":     {Description: "The name of a profile.", Schema: &huma.Schema{Type: huma.TypeString, Enum: anyOf(profiles)}},
 	"key":         {Description: "A concurrency key, percent-encoded in full.", Schema: &huma.Schema{Type: huma.TypeString}},
+}
+
+func anyOf(words []string) (out []any) {
+	for _, word := range words {
+		out = append(out, word)
+	}
+	return out
 }
 
 func nameShape() *huma.Schema {
@@ -231,7 +242,7 @@ func parameters(r *route) []*huma.Param {
 		}
 		out = append(out, p)
 	}
-	if !r.public && r.keyed() {
+	if !r.public() && r.keyed() {
 		longest := retryKeyBytesMax
 		out = append(out, &huma.Param{
 			Name: "Idempotency-Key", In: "header",

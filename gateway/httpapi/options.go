@@ -9,6 +9,9 @@ import (
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
 	"pulse/gateway/session"
 	"pulse/schema"
 )
@@ -33,6 +36,14 @@ type Options struct {
 	// Unauthenticated is told of every failed authentication; false says that
 	// there were too many from where it came, and the answer is rate_limited.
 	Unauthenticated func(*http.Request) bool
+	// LogLevel is that of Logger, to be changed while the process runs. Nil: it is
+	// not.
+	LogLevel *slog.LevelVar
+	// Tracer makes the spans of submissions. Nil makes none; the trace context of
+	// a caller goes on to the worker all the same.
+	Tracer trace.Tracer
+	// Refusals take note of what is refused because of who asks. Nil forgets it.
+	Refusals *session.Refusals
 	// Version is what the OpenAPI document says of this build: "dev".
 	Version string
 
@@ -63,6 +74,9 @@ type Cluster interface {
 	// holds nothing that is to be kept. Errors are *schema.Error as far as
 	// they are meant for the caller.
 	Backup(ctx context.Context, w io.Writer) error
+	// Debug writes, as a tar.gz, what helps to find out what is wrong with this
+	// node. No secret and no payload is in it.
+	Debug(ctx context.Context, w io.Writer) error
 	// Members lists the nodes that are alive and the servers that should be.
 	Members(ctx context.Context) []MemberStatus
 	// Transfer hands leadership to a server, or to the most up to date one if
@@ -84,6 +98,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if o.Observe == nil {
 		o.Observe = func(string, string, int, time.Duration) {}
+	}
+	if o.Tracer == nil {
+		o.Tracer = noop.NewTracerProvider().Tracer("")
 	}
 	if o.Unauthenticated == nil {
 		o.Unauthenticated = func(*http.Request) bool { return true }

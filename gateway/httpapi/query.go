@@ -95,6 +95,19 @@ func (q *query) revision(name string) uint64 {
 	return n
 }
 
+// time reads an instant as the API writes it.
+func (q *query) time(name string) schema.Time {
+	text := q.get(name)
+	if text == "" {
+		return 0
+	}
+	at, ok := schema.ParseTime(text)
+	if !ok {
+		q.fault(name, "must be an instant in UTC like 2030-01-31T12:00:00Z")
+	}
+	return at
+}
+
 // word reads one of a few words and yields its place in the list, or -1.
 func (q *query) word(name string, words ...string) int {
 	text := q.get(name)
@@ -182,11 +195,14 @@ func (q *query) cursor(kind byte, filter string) []byte {
 
 // Kinds of cursors.
 const (
-	cursorTasks   = 't'
-	cursorEvents  = 'e'
-	cursorWorkers = 'w'
-	cursorKeys    = 'k'
-	cursorBulk    = 'b'
+	cursorTasks     = 't'
+	cursorEvents    = 'e'
+	cursorWorkers   = 'w'
+	cursorKeys      = 'k'
+	cursorBulk      = 'b'
+	cursorTokens    = 'K'
+	cursorAudit     = 'a'
+	cursorSchedules = 's'
 )
 
 func joined(methods []string) string {

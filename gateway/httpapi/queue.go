@@ -97,19 +97,7 @@ func listQueues(e *exchange) error {
 	if err != nil {
 		return err
 	}
-	buf := getBuffer()
-	defer putBuffer(buf)
-	w := writer{buf: buf.b}
-	w.open()
-	w.name("queues")
-	w.openArray()
-	for _, v := range answer.GetQueues().GetQueues() {
-		w.queue(v)
-	}
-	w.closeArray()
-	w.close()
-	buf.b = w.buf
-	return e.answer(http.StatusOK, w.buf)
+	return answerList(e, "queues", answer.GetQueues().GetQueues(), (*writer).queue, place{})
 }
 
 // deleteQueue is DELETE …/queues/{queue}?expected_revision=. It answers with

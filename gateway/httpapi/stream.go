@@ -24,9 +24,10 @@ const (
 type stream struct {
 	*exchange
 	control *http.ResponseController
-	at      position // all up to here is sent, or is of no concern
-	told    position // the last id the client has
-	ended   bool     // nothing will follow
+	at      position        // all up to here is sent, or is of no concern
+	told    position        // the last id the client has
+	ended   bool            // nothing will follow
+	gone    <-chan struct{} // closed when the caller's token is no good any more
 	pace    time.Duration
 }
 
@@ -204,6 +205,9 @@ func (e *exchange) ahead(what string) error {
 // next; no event means that there is nothing yet.
 func (s *stream) run(wake <-chan struct{}, events []*pb.EventRow, read func() ([]*pb.EventRow, error)) error {
 	s.begin(len(events) > 0)
+	gone, release := s.who.Watch()
+	defer release()
+	s.gone = gone
 	beat := time.NewTimer(s.h.opt.Heartbeat)
 	defer beat.Stop()
 	for {
@@ -252,6 +256,8 @@ func (s *stream) idle(wake <-chan struct{}, beat *time.Timer) bool {
 		return false
 	case <-s.h.draining:
 		return false
+	case <-s.gone:
+		return false
 	}
 }
 
@@ -267,6 +273,8 @@ func (s *stream) pause() bool {
 	case <-s.r.Context().Done():
 		return false
 	case <-s.h.draining:
+		return false
+	case <-s.gone:
 		return false
 	}
 }

@@ -22,7 +22,9 @@ func submitTask(e *exchange) error {
 	if refusal != nil {
 		return refusal
 	}
+	end := e.submitting(1)
 	result, err := e.submit(e.submission(newIDs(1), &s))
+	end(err)
 	if err != nil {
 		return err
 	}
@@ -47,7 +49,7 @@ func (e *exchange) submission(id []byte, s *apiv1.Submission) *pb.Command {
 		StartDeadlineAtUs: int64(s.StartDeadlineAt), DeadlineAtUs: int64(s.DeadlineAt),
 		InitialDelayMs: optional(s.Retry.InitialDelayMillis), MaxDelayMs: optional(s.Retry.MaxDelayMillis),
 		AttemptTimeoutMs: optional(s.Retry.AttemptTimeoutMillis),
-		ConcurrencyKey:   s.ConcurrencyKey, Source: sourceAPI,
+		ConcurrencyKey:   s.ConcurrencyKey, Source: sourceAPI, Trace: e.traceContext(s),
 	}
 	if s.ReconcileOnly {
 		t.RecoverySafety = pb.RecoverySafety_RECOVERY_SAFETY_RECONCILE_ONLY
@@ -94,11 +96,14 @@ func submitBatch(e *exchange) error {
 	if refusal != nil {
 		return refusal
 	}
+	end := e.submitting(len(items))
 	results := make([]*pb.Result, 0, len(items))
 	if cmds := e.batch(items); len(cmds) > 0 {
-		if results, err = e.submitAll(cmds, e.h.opt.BatchTimeout); err != nil {
-			return err
-		}
+		results, err = e.submitAll(cmds, e.h.opt.BatchTimeout)
+	}
+	end(err)
+	if err != nil {
+		return err
 	}
 	return e.answerBatch(items, results)
 }

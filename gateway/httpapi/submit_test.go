@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -172,6 +173,24 @@ func TestABatchIsAnsweredItemByItem(t *testing.T) {
 	want := []string{"invalid_argument/tasks/0", idOne, "duplicate", "invalid_argument/tasks/3", "invalid_argument/tasks/4/deadline_at", "queue_full", "conflict00000000000000000000000000000009"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// The SDK goes on alone with a task of a batch that had no good end.
+func TestATaskOfABatchIsRepeatedAloneUnderTheBatchsKeyAndItsPlace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	other := strings.Replace(task, `"handler"`, `"business_key":"order/1","handler"`, 1)
+	if w := r.do("POST", tasksPath+":batch", `{"tasks":[`+task+`,`+other+`]}`, "Idempotency-Key", "k"); w.Code != 200 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	if w := r.do("POST", tasksPath, other, "Idempotency-Key", "k#1"); w.Code != 201 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	cmds := r.commanded()
+	inBatch, alone := cmds[1], cmds[2]
+	if inBatch.IdempotencyKey != "k#1" || alone.IdempotencyKey != inBatch.IdempotencyKey || !bytes.Equal(alone.ContentHash, inBatch.ContentHash) {
+		t.Errorf("in a batch %q %x, alone %q %x", inBatch.IdempotencyKey, inBatch.ContentHash, alone.IdempotencyKey, alone.ContentHash)
 	}
 }
 

@@ -3,8 +3,11 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
@@ -54,13 +57,20 @@ func (e *exchange) pollTask(timeout time.Duration) error {
 	defer cancel()
 	ctx, stop := context.WithTimeout(e.r.Context(), timeout)
 	defer stop()
+	gone, release := e.who.Watch()
+	defer release()
 	get := &pb.GetTask{TaskId: e.id[:]}
 	answer, err := e.read(&pb.Query{Body: &pb.Query_GetTask{GetTask: get}})
 	for {
 		if err != nil {
 			return err
 		}
-		if ended(answer.GetTask()) || !e.wait(ctx, wake) {
+		if ended(answer.GetTask()) || !e.wait(ctx, wake, gone) {
+			select {
+			case <-gone:
+				return e.refuse(schema.Errorf(schema.Unauthenticated, "the token of this request has been revoked or is over"))
+			default:
+			}
 			return e.answerTask(http.StatusOK, &pb.TaskResult{Task: answer.GetTask()}, nil)
 		}
 		answer, err = e.follow(&pb.Query{Body: &pb.Query_GetTask{GetTask: get}})
@@ -79,12 +89,14 @@ func ended(v *pb.TaskView) bool {
 }
 
 // wait returns true after a wake-up, false when ctx is over or this node shuts
-// down.
-func (e *exchange) wait(ctx context.Context, wake <-chan struct{}) bool {
+// down or the caller's token is no good any more.
+func (e *exchange) wait(ctx context.Context, wake, gone <-chan struct{}) bool {
 	select {
 	case <-wake:
 		return true
 	case <-ctx.Done():
+		return false
+	case <-gone:
 		return false
 	case <-e.h.draining:
 		return false
@@ -149,10 +161,8 @@ func (e *exchange) tasks(read func(*pb.Query) (*pb.Answer, error), filter *pb.Li
 		if len(next) == 0 || limit <= 0 || reads == pageReadsMax {
 			return next, nil
 		}
-		filter = &pb.ListTasks{
-			Queue: filter.Queue, States: filter.States, Handler: filter.Handler, BusinessKey: filter.BusinessKey,
-			ConcurrencyKey: filter.ConcurrencyKey, WaitingReason: filter.WaitingReason, IdsOnly: filter.IdsOnly, Before: next,
-		}
+		filter = proto.CloneOf(filter) // whoever was asked may still hold it
+		filter.Before = next
 	}
 }
 
@@ -172,6 +182,7 @@ func (e *exchange) taskFilter() (filter *pb.ListTasks, key string) {
 	f := apiv1.Filter{
 		Queue: q.get("queue"), States: q.list("state"), Handler: q.get("handler"), BusinessKey: q.get("business_key"),
 		ConcurrencyKey: q.get("concurrency_key"), WaitingReason: q.get("waiting_reason"),
+		ErrorCode: q.get("error_code"), CreatedFrom: q.time("created_from"), CreatedUntil: q.time("created_until"),
 	}
 	if f.Queue != "" && !apiv1.ValidName(f.Queue) {
 		q.fault("queue", "%s", apiv1.NameRule())
@@ -185,6 +196,9 @@ func (e *exchange) taskFilter() (filter *pb.ListTasks, key string) {
 	if fault := schema.CheckConcurrencyKey(f.ConcurrencyKey); f.ConcurrencyKey != "" && fault != "" {
 		q.fault("concurrency_key", "%s", fault)
 	}
+	if f.ErrorCode != "" && !schema.ValidName(f.ErrorCode, schema.ErrorCodeCharsMax) {
+		q.fault("error_code", "is not an error code")
+	}
 	filter, bad := listOf(&f)
 	for _, name := range bad {
 		q.fault(name, "has a word that is not known")
@@ -196,6 +210,7 @@ func (e *exchange) taskFilter() (filter *pb.ListTasks, key string) {
 func listOf(f *apiv1.Filter) (list *pb.ListTasks, bad []string) {
 	list = &pb.ListTasks{
 		Queue: f.Queue, Handler: f.Handler, BusinessKey: f.BusinessKey, ConcurrencyKey: f.ConcurrencyKey,
+		ErrorCode: f.ErrorCode, CreatedFromUs: int64(f.CreatedFrom), CreatedUntilUs: int64(f.CreatedUntil),
 	}
 	for _, state := range f.States {
 		number := numberOf(taskStates, state)
@@ -228,6 +243,7 @@ func numberOf(words []string, word string) int32 {
 func filterKey(f *apiv1.Filter) string {
 	return strings.Join([]string{
 		f.Queue, strings.Join(f.States, ","), f.Handler, f.BusinessKey, f.ConcurrencyKey, f.WaitingReason,
+		f.ErrorCode, strconv.FormatInt(int64(f.CreatedFrom), 10), strconv.FormatInt(int64(f.CreatedUntil), 10),
 	}, "\x00")
 }
 
@@ -237,19 +253,7 @@ func listAttempts(e *exchange) error {
 	if err != nil {
 		return err
 	}
-	buf := getBuffer()
-	defer putBuffer(buf)
-	w := writer{buf: buf.b}
-	w.open()
-	w.name("attempts")
-	w.openArray()
-	for _, v := range answer.GetAttempts().GetAttempts() {
-		w.attempt(v)
-	}
-	w.closeArray()
-	w.close()
-	buf.b = w.buf
-	return e.answer(http.StatusOK, w.buf)
+	return answerList(e, "attempts", answer.GetAttempts().GetAttempts(), (*writer).attempt, place{})
 }
 
 // cancelTask is POST …/tasks/{id}:cancel.
@@ -284,6 +288,23 @@ func retryTask(e *exchange) error {
 		return err
 	}
 	return e.answerTask(http.StatusCreated, result.GetTask(), nil)
+}
+
+// runTask is POST …/tasks/{id}:run.
+func runTask(e *exchange) error {
+	change, err := e.change()
+	if err != nil {
+		return err
+	}
+	c := e.command(newIDs(1), change.Content("pulse.task.run", e.id))
+	c.Body = &pb.Command_RunTask{RunTask: &pb.RunTask{
+		TaskId: e.id[:], ExpectedRevision: change.ExpectedRevision, Note: change.Note,
+	}}
+	result, err := e.submit(c)
+	if err != nil {
+		return err
+	}
+	return e.answerTask(http.StatusOK, result.GetTask(), nil)
 }
 
 func (e *exchange) change() (apiv1.Change, error) {

@@ -121,6 +121,8 @@ type Submission struct {
 	DeadlineAt      Time         `json:"deadline_at,omitempty" doc:"Default: when it becomes available, plus the queue's default_deadline_ms."`
 	RecoverySafety  string       `json:"recovery_safety,omitempty" enum:"IDEMPOTENT,RECONCILE_ONLY" default:"IDEMPOTENT" doc:"RECONCILE_ONLY is never run again by the system once it has started; without a known outcome it goes to NEEDS_REVIEW."`
 	Retry           *RetryWish   `json:"retry,omitempty" doc:"What is absent comes from the queue's default_retry."`
+	TraceParent     string       `json:"traceparent,omitempty" maxLength:"110" doc:"W3C Trace Context of this task: the worker that runs it goes on from there. Absent: that of the request's header."`
+	TraceState      string       `json:"tracestate,omitempty" maxLength:"512"`
 }
 
 // Batch is many tasks for one queue.
@@ -140,6 +142,18 @@ type Lease struct {
 	AttemptID  ID       `json:"attempt_id"`
 	Epoch      Revision `json:"epoch"`
 	InstanceID ID       `json:"instance_id"`
+	LeaseUntil Time     `json:"lease_until"`
+}
+
+// HeldLease is a live attempt of a worker.
+type HeldLease struct {
+	TaskID     ID       `json:"task_id"`
+	AttemptID  ID       `json:"attempt_id"`
+	Epoch      Revision `json:"epoch"`
+	State      string   `json:"state" enum:"LEASED,RUNNING"`
+	Handler    string   `json:"handler"`
+	LeasedAt   Time     `json:"leased_at"`
+	StartedAt  Time     `json:"started_at,omitempty"`
 	LeaseUntil Time     `json:"lease_until"`
 }
 
@@ -173,6 +187,7 @@ type Task struct {
 	UpdatedAt         Time         `json:"updated_at"`
 	EffectUncertain   bool         `json:"effect_uncertain" doc:"Some run may have had an effect that nobody has confirmed; only a review clears it."`
 	RetryOf           ID           `json:"retry_of,omitempty" doc:"The task this one was made from by a manual retry."`
+	Scheduled         *Scheduled   `json:"scheduled,omitempty" doc:"Of a run of a schedule."`
 	Waiting           *Waiting     `json:"waiting,omitempty" doc:"While WAITING."`
 	Lease             *Lease       `json:"lease,omitempty" doc:"While LEASED or RUNNING."`
 	Duplicate         bool         `json:"duplicate,omitempty" doc:"In the answer to a submission: the business key found this task."`
@@ -240,6 +255,9 @@ type TaskFilter struct {
 	BusinessKey    string    `json:"business_key,omitempty"`
 	ConcurrencyKey string    `json:"concurrency_key,omitempty"`
 	WaitingReason  string    `json:"waiting_reason,omitempty" enum:"ready,delayed,retry_backoff,key_held,queue_paused,queue_limit,no_capable_worker,workers_busy"`
+	ErrorCode      string    `json:"error_code,omitempty" pattern:"^[A-Za-z0-9][A-Za-z0-9_.:-]*$" maxLength:"64"`
+	CreatedFrom    Time      `json:"created_from,omitempty" doc:"At this time or later."`
+	CreatedUntil   Time      `json:"created_until,omitempty" doc:"Before this time."`
 }
 
 // StateWish is a state or several.
@@ -327,7 +345,7 @@ type Attempt struct {
 	Renewals          int          `json:"renewals" minimum:"0"`
 	ErrorCode         string       `json:"error_code,omitempty"`
 	Retryable         bool         `json:"retryable"`
-	EndCause          string       `json:"end_cause,omitempty" enum:"lease,attempt_timeout,deadline,start_deadline,session_lost,undeliverable,unknown_outcome,uncertain_failure" doc:"Why it ended without a finish."`
+	EndCause          string       `json:"end_cause,omitempty" enum:"lease,attempt_timeout,deadline,start_deadline,session_lost,undeliverable,unknown_outcome,uncertain_failure,restored" doc:"Why it ended without a finish."`
 	Result            BusinessJSON `json:"result,omitempty"`
 	Receipts          []Receipt    `json:"receipts" nullable:"false" doc:"Of start, finish and the latest renewals."`
 	Evidence          []Evidence   `json:"evidence" nullable:"false" doc:"Finishes that came too late. They changed nothing; a reviewer decides with them."`
@@ -432,6 +450,158 @@ type QueueList struct {
 	Queues []Queue `json:"queues" nullable:"false"`
 }
 
+// ScheduleTimes is when a schedule runs.
+type ScheduleTimes struct {
+	Cron          string   `json:"cron,omitempty" maxLength:"256" doc:"Minute, hour, day of the month, month and day of the week, with a second before them if there are six; or @hourly, @daily, @weekly, @monthly, @yearly. Excludes every_ms; one of them is needed."`
+	TimeZone      string   `json:"time_zone,omitempty" maxLength:"64" default:"UTC" doc:"IANA name; with cron."`
+	EveryMillis   int64    `json:"every_ms,omitempty" minimum:"1000" maximum:"315360000000" doc:"Every multiple of it since start_at, or since 1970."`
+	StartAt       Time     `json:"start_at,omitempty" doc:"No time is before it."`
+	EndAt         Time     `json:"end_at,omitempty" doc:"All times are before it."`
+	MaxFires      CountCap `json:"max_fires,omitempty" doc:"It ends after as many runs; 0 = never."`
+	JitterMillis  int64    `json:"jitter_ms,omitempty" minimum:"0" maximum:"86400000" default:"0" doc:"Its times are late by a part of it that the schedule's id decides, so that schedules of one time spread."`
+	Overlap       string   `json:"overlap,omitempty" enum:"skip,allow,buffer_one" default:"skip" doc:"What happens to a time while a run is not over."`
+	CatchUpMillis int64    `json:"catch_up_window_ms,omitempty" minimum:"10000" maximum:"315360000000" default:"3600000" doc:"A time that cannot be dealt with within it is missed."`
+}
+
+// ScheduleSettings are what a PUT sets; what is absent takes its default.
+type ScheduleSettings struct {
+	ScheduleTimes
+	Task             ScheduleTask `json:"task"`
+	Paused           bool         `json:"paused,omitempty" default:"false"`
+	ExpectedRevision Revision     `json:"expected_revision,omitempty"`
+}
+
+// ScheduleTask is the task that a schedule submits.
+type ScheduleTask struct {
+	Queue               string       `json:"queue,omitempty" default:"default"`
+	Handler             string       `json:"handler"`
+	HandlerVersion      string       `json:"handler_version"`
+	PayloadVersion      string       `json:"payload_version"`
+	Payload             BusinessJSON `json:"payload,omitempty" doc:"Needed in a request; lists leave it out."`
+	ConcurrencyKey      string       `json:"concurrency_key,omitempty"`
+	Priority            int          `json:"priority,omitempty" minimum:"0" maximum:"9" default:"0"`
+	RecoverySafety      string       `json:"recovery_safety,omitempty" enum:"IDEMPOTENT,RECONCILE_ONLY" default:"IDEMPOTENT"`
+	Retry               *RetryWish   `json:"retry,omitempty"`
+	StartDeadlineMillis int64        `json:"start_deadline_ms,omitempty" minimum:"1" maximum:"315360000000" doc:"Counted from the submission."`
+	DeadlineMillis      int64        `json:"deadline_ms,omitempty" minimum:"1" maximum:"315360000000" doc:"Counted from the submission; the queue's default if absent."`
+}
+
+// SchedulePreview asks for the times of a schedule that need not exist.
+type SchedulePreview struct {
+	ScheduleTimes
+	Limit int `json:"limit,omitempty" minimum:"1" maximum:"100" default:"10"`
+}
+
+// Upcoming are the next times.
+type Upcoming struct {
+	Upcoming []Time `json:"upcoming" nullable:"false"`
+}
+
+// CountCap is a count from 0 as a number, or as answers spell it.
+type CountCap struct{}
+
+// Schema is either of two.
+func (CountCap) Schema(huma.Registry) *huma.Schema {
+	low, high := 0.0, 1e9
+	return &huma.Schema{
+		Default: 0,
+		OneOf: []*huma.Schema{
+			{Type: huma.TypeInteger, Minimum: &low, Maximum: &high}, {Ref: schemaPrefix + "Number"},
+		},
+	}
+}
+
+// Schedule is a schedule with how it stands.
+type Schedule struct {
+	ID            ID             `json:"id"`
+	Name          string         `json:"name"`
+	Namespace     string         `json:"namespace"`
+	Revision      Revision       `json:"revision" doc:"Grows with what people change, not with its runs."`
+	State         string         `json:"state" enum:"active,paused,ended"`
+	Cron          string         `json:"cron,omitempty"`
+	TimeZone      string         `json:"time_zone,omitempty"`
+	EveryMillis   int64          `json:"every_ms,omitempty"`
+	StartAt       Time           `json:"start_at,omitempty"`
+	EndAt         Time           `json:"end_at,omitempty"`
+	MaxFires      Number         `json:"max_fires,omitempty"`
+	JitterMillis  int64          `json:"jitter_ms"`
+	Overlap       string         `json:"overlap" enum:"skip,allow,buffer_one"`
+	CatchUpMillis int64          `json:"catch_up_window_ms"`
+	Paused        bool           `json:"paused"`
+	Task          ScheduleTask   `json:"task"`
+	NextAt        Time           `json:"next_at,omitempty" doc:"The next time."`
+	NextDueAt     Time           `json:"next_due_at,omitempty" doc:"When it is dealt with: next_at and jitter."`
+	LastAt        Time           `json:"last_at,omitempty" doc:"The time dealt with last."`
+	BufferedAt    Time           `json:"buffered_at,omitempty" doc:"A time that waits for a run to be over."`
+	Upcoming      []Time         `json:"upcoming" nullable:"false" doc:"The next times; none in lists."`
+	OpenTasks     Number         `json:"open_tasks" doc:"Runs that are not over."`
+	Fired         Number         `json:"fired" doc:"Tasks submitted because their time came."`
+	Ordered       Number         `json:"ordered" doc:"Tasks submitted by a trigger or a backfill."`
+	Skipped       Number         `json:"skipped" doc:"Times left out by the overlap policy, or because they had a task."`
+	Missed        Number         `json:"missed" doc:"Times that were too late."`
+	Refused       Number         `json:"refused" doc:"Times whose task could not be submitted."`
+	Recent        []ScheduleFire `json:"recent" nullable:"false" doc:"What became of the last ten times, newest first."`
+	CreatedAt     Time           `json:"created_at"`
+	UpdatedAt     Time           `json:"updated_at" doc:"By people."`
+	Deleted       bool           `json:"deleted,omitempty" doc:"In the answer to a DELETE."`
+}
+
+// ScheduleFire is what became of a time, or of several that were missed or
+// backfilled.
+type ScheduleFire struct {
+	NominalAt Time   `json:"nominal_at" doc:"The time, or the first of several."`
+	Until     Time   `json:"until,omitempty" doc:"The last of several."`
+	At        Time   `json:"at" doc:"When it was dealt with."`
+	Outcome   string `json:"outcome" enum:"fired,skipped,buffered,missed,refused,triggered,backfilled"`
+	TaskID    ID     `json:"task_id,omitempty"`
+	Reason    string `json:"reason,omitempty" doc:"Of a skip: overlap, repeated or paused. Of a refusal: the code of its error."`
+	Message   string `json:"message,omitempty"`
+	Times     Number `json:"times,omitempty" doc:"How many, of several."`
+}
+
+// ScheduleList is a page of schedules.
+type ScheduleList struct {
+	Schedules  []Schedule `json:"schedules" nullable:"false"`
+	NextCursor string     `json:"next_cursor,omitempty"`
+}
+
+// TriggerOrder asks for a run now.
+type TriggerOrder struct {
+	AllowOverlap bool   `json:"allow_overlap,omitempty" default:"false" doc:"Run although another run is not over."`
+	Note         string `json:"note,omitempty" maxLength:"1024"`
+}
+
+// BackfillOrder asks for the runs of past times.
+type BackfillOrder struct {
+	From   Time   `json:"from" doc:"The first time that counts."`
+	Until  Time   `json:"until" doc:"All times are before it. Not in the future."`
+	DryRun bool   `json:"dry_run,omitempty" default:"false" doc:"Only tell the times."`
+	Note   string `json:"note,omitempty" maxLength:"1024"`
+}
+
+// BackfillAnswer is what became of each time, or would.
+type BackfillAnswer struct {
+	DryRun    bool           `json:"dry_run"`
+	Times     int            `json:"times" minimum:"0"`
+	Submitted int            `json:"submitted" minimum:"0" doc:"Times that got a task, or would."`
+	Results   []BackfillTime `json:"results" nullable:"false"`
+}
+
+// BackfillTime is one time of a backfill.
+type BackfillTime struct {
+	NominalAt Time     `json:"nominal_at"`
+	TaskID    ID       `json:"task_id,omitempty"`
+	Existed   bool     `json:"existed" doc:"The time had a task before."`
+	Error     *Problem `json:"error,omitempty"`
+}
+
+// Scheduled says which run of which schedule a task is.
+type Scheduled struct {
+	Schedule   string `json:"schedule,omitempty" doc:"Absent when the schedule was deleted."`
+	ScheduleID ID     `json:"schedule_id"`
+	NominalAt  Time   `json:"nominal_at" doc:"The time it is for."`
+}
+
 // Namespace is a namespace.
 type Namespace struct {
 	ID        ID       `json:"id"`
@@ -440,6 +610,111 @@ type Namespace struct {
 	Queues    int      `json:"queues" minimum:"0"`
 	CreatedAt Time     `json:"created_at"`
 	UpdatedAt Time     `json:"updated_at"`
+	Quota     Bounds   `json:"quota" doc:"What it may hold; 0 is no bound."`
+	Usage     Bounds   `json:"usage" doc:"What it holds."`
+}
+
+// Bounds are what a quota bounds.
+type Bounds struct {
+	TasksWaiting Number `json:"tasks_waiting"`
+	PayloadBytes Number `json:"payload_bytes" doc:"Of the payloads of tasks that are not over."`
+	Workers      Number `json:"workers" doc:"Connected ones."`
+}
+
+// NamespaceSettings is the body of PUT.
+type NamespaceSettings struct {
+	Quota *NewQuota `json:"quota,omitempty" doc:"Replaced as a whole. Without it the quota stays as it is."`
+}
+
+// NewQuota is a quota as it is set.
+type NewQuota struct {
+	TasksWaiting CountWish `json:"tasks_waiting,omitempty" doc:"0 is no bound."`
+	PayloadBytes CountWish `json:"payload_bytes,omitempty" doc:"Of the payloads of tasks that are not over. 0 is no bound."`
+	Workers      CountWish `json:"workers,omitempty" doc:"Connected at a time. 0 is no bound."`
+}
+
+// Grant is a role and where it holds.
+type Grant struct {
+	Role      string   `json:"role" enum:"reader,submitter,operator,worker,admin"`
+	Namespace string   `json:"namespace" doc:"A name, or * for all namespaces."`
+	Queues    []string `json:"queues,omitempty" nullable:"false" doc:"The only ones a worker may serve; without them all."`
+}
+
+// NewToken is the body of POST /v1/tokens.
+type NewToken struct {
+	Name      string  `json:"name" minLength:"1" maxLength:"128" doc:"What it is for."`
+	Grants    []Grant `json:"grants" nullable:"false" minItems:"1" maxItems:"64"`
+	ExpiresAt *Time   `json:"expires_at,omitempty" doc:"Without it, never."`
+}
+
+// Token is an access token.
+type Token struct {
+	ID        ID      `json:"id"`
+	Name      string  `json:"name"`
+	Token     string  `json:"token,omitempty" doc:"Only in the answer that makes it: nobody can show it again."`
+	Grants    []Grant `json:"grants" nullable:"false"`
+	CreatedAt Time    `json:"created_at"`
+	CreatedBy string  `json:"created_by"`
+	ExpiresAt *Time   `json:"expires_at,omitempty"`
+	RevokedAt *Time   `json:"revoked_at,omitempty"`
+	RevokedBy string  `json:"revoked_by,omitempty"`
+	UsedAt    *Time   `json:"used_at,omitempty" doc:"Within some ten minutes."`
+}
+
+// TokenList is a page of access tokens.
+type TokenList struct {
+	Tokens     []Token `json:"tokens" nullable:"false"`
+	NextCursor string  `json:"next_cursor,omitempty"`
+}
+
+// Caller is in whose name a request speaks.
+type Caller struct {
+	Principal string   `json:"principal" doc:"anonymous, client/NAME or token/ID."`
+	Grants    []Grant  `json:"grants" nullable:"false"`
+	Methods   []string `json:"methods,omitempty" nullable:"false" doc:"With namespace: the operationIds that the caller may use there, of any queue."`
+}
+
+// AuditEntry is one change by a caller.
+type AuditEntry struct {
+	Position       Number   `json:"position"`
+	Index          Number   `json:"index" doc:"Of the log entry that made the change."`
+	At             Time     `json:"at"`
+	Namespaces     []string `json:"namespaces" nullable:"false" doc:"Those it concerns; * is the cluster."`
+	Principal      string   `json:"principal"`
+	TokenID        ID       `json:"token_id,omitempty"`
+	TokenName      string   `json:"token_name,omitempty"`
+	Roles          []string `json:"roles,omitempty" nullable:"false"`
+	Action         string   `json:"action" doc:"Like pulse.queue.Pause."`
+	Target         string   `json:"target,omitempty" doc:"A task, queue, worker, key, namespace, token or node."`
+	Detail         string   `json:"detail,omitempty"`
+	Note           string   `json:"note,omitempty" doc:"Why, as the caller said in the body or in X-Pulse-Note."`
+	RequestID      string   `json:"request_id,omitempty" doc:"X-Request-Id as the caller sent it."`
+	CommandID      ID       `json:"command_id,omitempty"`
+	IdempotencyKey string   `json:"idempotency_key,omitempty"`
+}
+
+// AuditList is a page of the record of changes.
+type AuditList struct {
+	Changes    []AuditEntry `json:"changes" nullable:"false"`
+	NextCursor string       `json:"next_cursor,omitempty"`
+}
+
+// Refused is an attempt that was refused because of who made it.
+type Refused struct {
+	At        Time   `json:"at"`
+	Code      string `json:"code"`
+	Principal string `json:"principal,omitempty"`
+	Address   string `json:"address"`
+	Method    string `json:"method" doc:"An operationId, or the type of a worker's frame."`
+	Detail    string `json:"detail"`
+}
+
+// RefusedList is what one node has refused since its start.
+type RefusedList struct {
+	Unauthenticated Number    `json:"unauthenticated"`
+	Forbidden       Number    `json:"forbidden"`
+	RateLimited     Number    `json:"rate_limited"`
+	Newest          []Refused `json:"newest" nullable:"false" doc:"At most 200, the newest first."`
 }
 
 // NamespaceList is all namespaces the caller may see.
@@ -474,6 +749,8 @@ type Worker struct {
 	ConnectedAt               Time         `json:"connected_at,omitempty"`
 	DisconnectedAt            Time         `json:"disconnected_at,omitempty"`
 	ExpiresAt                 Time         `json:"expires_at,omitempty"`
+	HeardAt                   Time         `json:"heard_at,omitempty" doc:"When its last frame arrived, as its gateway reports every two seconds; absent if the node that answers has heard no report yet."`
+	Leases                    []HeldLease  `json:"leases,omitempty" nullable:"false" doc:"Its live attempts; only when one worker is read."`
 }
 
 // WorkerList is a page of workers.
@@ -497,6 +774,77 @@ type Key struct {
 type KeyList struct {
 	Keys       []Key  `json:"keys" nullable:"false"`
 	NextCursor string `json:"next_cursor,omitempty" doc:"Absent on the last page."`
+}
+
+// Activity is how the queues of a namespace stand, and what their tasks did in
+// the last quarter of an hour.
+type Activity struct {
+	At           Time            `json:"at" doc:"The cluster clock."`
+	Since        Time            `json:"since" doc:"The node that answers has counted since then: from its own start, and with some hundred queues that are always busy from less than a quarter of an hour ago."`
+	StepMillis   int64           `json:"step_ms"`
+	LatelyMillis int64           `json:"lately_ms" doc:"The time that lately speaks of, up to now."`
+	KeysHeld     Number          `json:"keys_held" doc:"Of the whole namespace."`
+	Total        Standing        `json:"total" doc:"Of all queues listed."`
+	Queues       []QueueActivity `json:"queues" nullable:"false"`
+	Steps        []ActivityStep  `json:"steps" nullable:"false" doc:"Of all queues listed, oldest first; the last one is still running."`
+}
+
+// QueueActivity is how one queue stands.
+type QueueActivity struct {
+	Queue  string `json:"queue"`
+	Paused bool   `json:"paused"`
+	Standing
+}
+
+// Standing is how a queue, or all of them, stand.
+type Standing struct {
+	Waiting             Number         `json:"waiting"`
+	Reasons             []ReasonCount  `json:"reasons" nullable:"false" doc:"Why they wait; none with zero."`
+	OldestWaitingSince  Time           `json:"oldest_waiting_since,omitempty" doc:"Since when the oldest task that waits is available; tasks that wait for a time of their own do not count."`
+	OldestWaitingTaskID ID             `json:"oldest_waiting_task_id,omitempty"`
+	Leased              Number         `json:"leased"`
+	Running             Number         `json:"running"`
+	NeedsReview         Number         `json:"needs_review"`
+	WorkersConnected    int64          `json:"workers_connected" minimum:"0" doc:"Those that drain not counted."`
+	WorkersDraining     int64          `json:"workers_draining" minimum:"0"`
+	WorkersLost         int64          `json:"workers_lost" minimum:"0" doc:"Disconnected, and may still come back."`
+	Slots               Number         `json:"slots" doc:"Capacity of the connected workers."`
+	SlotsUsed           Number         `json:"slots_used" doc:"Attempts with workers, draining ones too: it may be above slots."`
+	Lately              ActivityCounts `json:"lately"`
+	Errors              []ErrorCount   `json:"errors" nullable:"false" doc:"Of all steps, the most frequent first, at most 32."`
+}
+
+// ReasonCount is how many tasks wait for a reason.
+type ReasonCount struct {
+	Reason string `json:"reason" enum:"ready,delayed,retry_backoff,key_held,queue_paused,queue_limit,no_capable_worker,workers_busy"`
+	Tasks  Number `json:"tasks"`
+}
+
+// ErrorCount is how many attempts ended with an error.
+type ErrorCount struct {
+	Code     string `json:"code" doc:"As the worker gave it, or an end_cause; other for those beyond 32 in a step."`
+	Attempts Number `json:"attempts"`
+}
+
+// ActivityCounts is what happened to tasks in a time.
+type ActivityCounts struct {
+	Submitted       Number   `json:"submitted"`
+	Started         Number   `json:"started"`
+	Succeeded       Number   `json:"succeeded"`
+	Failed          Number   `json:"failed"`
+	Cancelled       Number   `json:"cancelled"`
+	ReviewsNeeded   Number   `json:"reviews_needed"`
+	AttemptsFailed  Number   `json:"attempts_failed" doc:"Failed, unknown or expired; also those whose task was tried again."`
+	PickupP50Millis *float64 `json:"pickup_p50_ms,omitempty" minimum:"0" doc:"From when a task was available to its start; absent if nothing started. Exact within a quarter."`
+	PickupP99Millis *float64 `json:"pickup_p99_ms,omitempty" minimum:"0"`
+}
+
+// ActivityStep is what happened in one step.
+type ActivityStep struct {
+	At Time `json:"at" doc:"Its beginning."`
+	ActivityCounts
+	Waiting Number `json:"waiting" doc:"At its end."`
+	Active  Number `json:"active" doc:"Leased or running, at its end."`
 }
 
 // Violation names one fault of a request.
@@ -550,14 +898,17 @@ type NodeStatus struct {
 	Term          Number         `json:"term"`
 	LeaderID      string         `json:"leader_id,omitempty" doc:"Absent if none is known."`
 	LeaderAddress string         `json:"leader_address,omitempty"`
+	SourceID      string         `json:"source_id,omitempty" doc:"Of a gateway: the server that it hears of changes from and reads stale at; absent if none can be reached."`
 	Ready         bool           `json:"ready"`
 	NotReady      []string       `json:"not_ready,omitempty" nullable:"false"`
 	AppliedIndex  Number         `json:"applied_index" doc:"As clients see it; the three below are the log's own."`
 	CommitIndex   Number         `json:"commit_index"`
 	LastLogIndex  Number         `json:"last_log_index"`
 	SnapshotIndex Number         `json:"snapshot_index"`
+	SnapshotAt    Time           `json:"snapshot_at,omitempty" doc:"Cluster clock of the newest snapshot; absent if there is none."`
 	Servers       []ServerStatus `json:"servers" nullable:"false"`
 	Duties        []DutyStatus   `json:"duties,omitempty" nullable:"false" doc:"Of the leader."`
+	Alarms        []string       `json:"alarms,omitempty" nullable:"false" doc:"What somebody should look at; the leader raises them."`
 	ClusterClock  Time           `json:"cluster_clock,omitempty"`
 	WallOffsetMs  int64          `json:"wall_offset_ms" doc:"Of the leader: how far its wall clock is ahead of the cluster's."`
 	LastContactMs int64          `json:"last_contact_ms" doc:"Since the leader was heard of."`
@@ -589,11 +940,36 @@ type MemberStatus struct {
 	Voter   bool   `json:"voter"`
 	Leader  bool   `json:"leader" doc:"As far as the node that answers knows."`
 	Alive   bool   `json:"alive" doc:"It has been heard of lately."`
+
+	AppliedIndex  *Number `json:"applied_index,omitempty" doc:"How far its state is; of a server that answers."`
+	LastContactMs *int64  `json:"last_contact_ms,omitempty" minimum:"-1" doc:"Since it heard of the leader; 0 of the leader, -1 never."`
+	SnapshotAt    Time    `json:"snapshot_at,omitempty" doc:"Cluster clock of its newest snapshot."`
 }
 
 // Transfer says who is to lead.
 type Transfer struct {
 	NodeID string `json:"node_id,omitempty" pattern:"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"`
+}
+
+// LogLevel is what a node writes to its log.
+type LogLevel struct {
+	Level  string `json:"level" enum:"debug,info,warn,error"`
+	NodeID string `json:"node_id,omitempty" doc:"The node that was asked, and whose level it is."`
+}
+
+// LogLevelWish is what its log is to have from now on.
+type LogLevelWish struct {
+	Level string `json:"level" enum:"debug,info,warn,error"`
+}
+
+// Backlog is the work that a queue has for workers. Its numbers are JSON numbers,
+// for programs that read one of them and know nothing of Pulse; a queue's bound on
+// waiting tasks keeps them small.
+type Backlog struct {
+	Backlog  int64 `json:"backlog" doc:"runnable and active: divide it by what a worker takes at a time."`
+	Runnable int64 `json:"runnable" doc:"Tasks that a worker could start now: ready, workers_busy or no_capable_worker."`
+	Active   int64 `json:"active" doc:"Tasks that workers have."`
+	Waiting  int64 `json:"waiting" doc:"All tasks in WAITING, those that wait for a time, a key or their queue too."`
 }
 
 // Transferred says who leads.
@@ -623,6 +999,7 @@ type StateStatus struct {
 	ClusterID         string          `json:"cluster_id"`
 	StateHash         string          `json:"state_hash"`
 	FenceBase         Number          `json:"fence_base"`
+	FormatLevel       uint32          `json:"format_level" doc:"The newest commands and rows in use; raised once every server understands them."`
 	Openings          Number          `json:"openings"`
 	TasksWaiting      Number          `json:"tasks_waiting"`
 	TasksInReview     Number          `json:"tasks_in_review"`

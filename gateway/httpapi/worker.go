@@ -28,22 +28,8 @@ func listWorkers(e *exchange) error {
 	if err != nil {
 		return err
 	}
-	buf := getBuffer()
-	defer putBuffer(buf)
-	w := writer{buf: buf.b}
-	w.open()
-	w.name("workers")
-	w.openArray()
-	for _, v := range answer.GetWorkers().GetWorkers() {
-		w.worker(v)
-	}
-	w.closeArray()
-	if next := answer.GetWorkers().GetNextAfter(); len(next) > 0 {
-		w.plain("next_cursor", newCursor(cursorWorkers, queue, next))
-	}
-	w.close()
-	buf.b = w.buf
-	return e.answer(http.StatusOK, w.buf)
+	workers := answer.GetWorkers()
+	return answerList(e, "workers", workers.GetWorkers(), (*writer).worker, place{cursorWorkers, queue, workers.GetNextAfter()})
 }
 
 // drainWorker is POST …/workers/{instance_id}:drain.
@@ -101,5 +87,28 @@ func (w *writer) worker(v *pb.WorkerView) {
 	w.optTime("connected_at", i.GetConnectedAtUs())
 	w.optTime("disconnected_at", i.GetDisconnectedAtUs())
 	w.optTime("expires_at", v.GetExpiresAtUs())
+	w.optTime("heard_at", v.GetHeardAtUs())
+	if leases := v.GetLeases(); len(leases) > 0 {
+		w.name("leases")
+		w.openArray()
+		for _, l := range leases {
+			w.heldLease(l)
+		}
+		w.closeArray()
+	}
+	w.close()
+}
+
+func (w *writer) heldLease(l *pb.HeldLease) {
+	w.next()
+	w.open()
+	w.id("task_id", l.GetTaskId())
+	w.id("attempt_id", l.GetAttemptId())
+	w.uint64("epoch", l.GetEpoch())
+	w.plain("state", nameOf(attemptStates, l.GetState()))
+	w.text("handler", l.GetHandler())
+	w.time("leased_at", l.GetLeasedAtUs())
+	w.optTime("started_at", l.GetStartedAtUs())
+	w.time("lease_until", l.GetLeaseUntilUs())
 	w.close()
 }

@@ -11,14 +11,16 @@ import (
 	"pulse/gateway/wsconn"
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
+	"pulse/schema/access"
 	"pulse/schema/workerv1"
 )
 
-// connection is one worker's. The request's goroutine reads, everybody may write.
+// connection is one worker's. One goroutine reads, everybody may write.
 type connection struct {
 	handler *Handler
 	ws      *wsconn.Conn
 	handle  *session.Handle
+	who     session.Identity
 	cancel  context.CancelFunc // ends the commands under way
 
 	mu      sync.Mutex
@@ -42,7 +44,7 @@ const failedHellosMax = 8
 
 var _ session.Conn = (*connection)(nil)
 
-// serve runs the connection on the request's goroutine.
+// serve runs the connection until it is over.
 func (c *connection) serve(ctx context.Context) {
 	timer := time.AfterFunc(c.handler.cfg.HelloWithin, c.helloLate)
 	defer timer.Stop()
@@ -58,6 +60,29 @@ func (c *connection) serve(ctx context.Context) {
 	c.handler.cfg.Logger.Debug("worker connection over", "addr", c.ws.Addr(), "cause", cause)
 }
 
+// endWith ends the connection when the credential that it was opened with is no
+// good any more. What it returns stops looking.
+func (c *connection) endWith(who session.Identity) (stop func()) {
+	ended, release := who.Watch()
+	if ended == nil { // never: no goroutine has to wait for it
+		return release
+	}
+	over := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-ended:
+			c.end(schema.Errorf(schema.Unauthenticated, "the token of this connection has been revoked or is over"), wsconn.ClosePolicy)
+		case <-over:
+		}
+	})
+	return func() {
+		close(over)
+		watching.Wait()
+		release()
+	}
+}
+
 // receive dispatches one message. False says that a hello was refused.
 func (c *connection) receive(ctx context.Context, m wsconn.Message) bool {
 	switch {
@@ -71,6 +96,10 @@ func (c *connection) receive(ctx context.Context, m wsconn.Message) bool {
 	frame, err := workerv1.DecodeClient(m.Data)
 	if err != nil {
 		c.undecodable(err)
+		return true
+	}
+	if _, listed := access.Frames[string(frame.Body.ClientType())]; !listed {
+		c.refuse(frame.MessageID, schema.Errorf(schema.Forbidden, "nobody may send a frame of this type"))
 		return true
 	}
 	current, registered := c.handle.Session()
@@ -100,6 +129,11 @@ func (c *connection) register(ctx context.Context, messageID schema.ID, body *wo
 		c.handler.counters.HellosFailed.Add(1)
 		late := c.setHello(awaited)
 		c.refuse(messageID, refusal)
+		if refusal.Code == schema.Forbidden {
+			c.handler.cfg.Refusals.Note(session.Refusal{
+				At: time.Now(), Code: refusal.Code, Principal: c.who.Principal, Address: c.ws.Addr().String(), Method: "worker.hello", Detail: refusal.Message,
+			})
+		}
 		switch {
 		case refusal.Code == schema.Forbidden && !c.ws.Fault():
 			c.end(schema.Errorf(schema.RateLimited, "too many bad frames from this address"), wsconn.ClosePolicy)
@@ -236,7 +270,11 @@ func (c *connection) sendError(replyTo workerv1.Opt[schema.ID], cause *schema.Er
 
 // Assign implements session.Conn.
 func (c *connection) Assign(a *pb.AssignTask, secret schema.Secret) {
-	frame := c.encode(workerv1.ServerFrame{Body: assignOf(a, secret)})
+	body := assignOf(a, secret)
+	if c.ws.Extended() {
+		body.Trace = workerv1.TraceContext{Parent: a.GetTrace().GetParent(), State: a.GetTrace().GetState()}
+	}
+	frame := c.encode(workerv1.ServerFrame{Body: body})
 	if frame != nil && c.ws.Offer(frame) {
 		c.handler.counters.Assignments.Add(1)
 	}
@@ -272,6 +310,14 @@ var errAborted = errors.New("the gateway could not wait any longer")
 // send queues an answer.
 func (c *connection) send(frame workerv1.ServerFrame) { c.ws.Send(c.encode(frame)) }
 
+// room is about how long the text of a frame is.
+func room(body workerv1.ServerBody) int {
+	if offer, ok := body.(*workerv1.Assign); ok {
+		return 1200 + len(offer.Task.Payload) + len(offer.Task.Result)
+	}
+	return 640
+}
+
 // encode gives a frame its id and session. What cannot be encoded is a fault of
 // this house: an answer becomes an internal error, everything else nil.
 func (c *connection) encode(frame workerv1.ServerFrame) []byte {
@@ -279,7 +325,7 @@ func (c *connection) encode(frame workerv1.ServerFrame) []byte {
 	c.mu.Lock()
 	frame.SessionID = c.session
 	c.mu.Unlock()
-	out, err := workerv1.AppendServer(nil, frame)
+	out, err := workerv1.AppendServer(make([]byte, 0, room(frame.Body)), frame)
 	if err == nil {
 		return out
 	}

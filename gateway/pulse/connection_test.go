@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"pulse/gateway/wsconn"
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
+	"pulse/schema/access"
 	"pulse/schema/workerv1"
 )
 
@@ -734,7 +736,7 @@ func TestTheIdentityOfTheListenerDecides(t *testing.T) {
 		if r.Header.Get("Authorization") != "Bearer good" {
 			return session.Identity{}, schema.Errorf(schema.Unauthenticated, "no")
 		}
-		return session.Identity{Principal: "token/1", Namespaces: []string{"mine"}}, nil
+		return session.Identity{Principal: "token/1", Grants: access.Grants{{Role: access.Worker, Namespace: "mine"}}}, nil
 	}}
 	bubble(t, cfg, func(t *testing.T, h *house) {
 		dial := func(token string) (*websocket.Conn, answer, error) {
@@ -752,5 +754,27 @@ func TestTheIdentityOfTheListenerDecides(t *testing.T) {
 		w.send(helloFrame(5)) // the state's answer names no queue of its own
 		w.refused(schema.Forbidden, 5, false)
 		w.leave()
+	})
+}
+
+// What goes wrong in serving one worker must not take the others along.
+func TestAPanicEndsItsConnectionAlone(t *testing.T) {
+	var connections atomic.Int64
+	bubble(t, Config{Authenticate: func(*http.Request) (session.Identity, *schema.Error) {
+		who := session.Anonymous
+		if connections.Add(1) == 1 {
+			who.Hold = func() (<-chan struct{}, func()) { panic("a broken credential") }
+		}
+		return who, nil
+	}}, func(t *testing.T, h *house) {
+		first := h.dial()
+		if _, _, err := first.ws.Read(t.Context()); err == nil {
+			t.Error("the connection goes on")
+		}
+		synctest.Wait()
+		if log := h.log.String(); !strings.Contains(log, "a broken credential") || !strings.Contains(log, "level=ERROR") {
+			t.Errorf("the log says %s", log)
+		}
+		h.join()
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"pulse/gateway/session"
 	"pulse/gateway/wsconn"
 	"pulse/schema"
+	"pulse/schema/access"
 	"pulse/schema/workerv1"
 )
 
@@ -30,6 +32,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Authenticate decides who may connect. Nil is LoopbackOnly.
 	Authenticate Authenticate
+	// Refusals take note of what is refused because of who asks. Nil forgets it.
+	Refusals *session.Refusals
 	// Connections says how connections are kept; the subprotocol is filled in.
 	Connections wsconn.Config
 	// HelloWithin is how long a connection may go without a session: 10 s
@@ -60,7 +64,7 @@ type Handler struct {
 	mu          sync.Mutex
 	leaving     bool
 	connections map[*connection]struct{}
-	group       sync.WaitGroup // of requests being served
+	group       sync.WaitGroup // of connections, from their requests on
 }
 
 // NewHandler checks the config.
@@ -82,7 +86,7 @@ func NewHandler(cfg Config) (*Handler, error) {
 	if cfg.Connections.Counters == nil {
 		cfg.Connections.Counters = new(wsconn.Counters)
 	}
-	cfg.Connections.Subprotocol = workerv1.Subprotocol
+	cfg.Connections.Subprotocol, cfg.Connections.Extended = workerv1.Subprotocol, workerv1.SubprotocolTraced
 	cfg.Connections.FrameBytesMax = workerv1.FrameBytesMax
 	acceptor, err := wsconn.NewAcceptor(cfg.Connections)
 	if err != nil {
@@ -127,9 +131,27 @@ func isLocal(hostport string) bool {
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
-// ServeHTTP upgrades a request and serves the connection until it is over.
+// ServeHTTP upgrades a request and begins to serve the connection. It returns then,
+// so that the server lets go of the request, its buffers and its stack, which are
+// most of what an idle connection would hold; Shutdown waits for the connection.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, refusal := h.cfg.Authenticate(r)
+	if refusal == nil {
+		refusal = access.Connect.Allows(who.Grants, "", "")
+	}
+	if refusal != nil {
+		h.cfg.Refusals.Note(session.Refusal{
+			At: time.Now(), Code: refusal.Code, Principal: who.Principal, Address: r.RemoteAddr, Method: "worker.connect", Detail: refusal.Message,
+		})
+	}
+	if refusal != nil && refusal.Code != schema.Unauthenticated {
+		header := http.Header{}
+		if refusal.Code != schema.Forbidden {
+			header.Set("Retry-After", "1")
+		}
+		h.problem(w, refusal.Code.HTTPStatus(), header, refusal)
+		return
+	}
 	if refusal != nil {
 		status, header := refusal.Code.HTTPStatus(), http.Header{}
 		if status == http.StatusUnauthorized {
@@ -149,7 +171,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.problem(w, http.StatusServiceUnavailable, header, schema.Errorf(schema.Unavailable, "this gateway is shutting down"))
 		return
 	}
-	defer h.group.Done()
+	begun := false
+	defer func() {
+		if !begun {
+			h.group.Done()
+		}
+	}()
 	ws, err := h.acceptor.Accept(w, r)
 	var no *wsconn.Refusal
 	switch {
@@ -164,11 +191,26 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A command that was read is carried to its end whatever becomes of the
 	// connection: a finish counts even if nobody waits for its answer.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	defer cancel()
-	c := &connection{handler: h, ws: ws, cancel: cancel}
+	c := &connection{handler: h, ws: ws, who: who, cancel: cancel}
 	c.handle = h.cfg.Hub.Attach(c, who, r.RemoteAddr)
+	begun = true
+	go h.live(ctx, c)
+}
+
+// live serves a connection on a goroutine of its own, which Shutdown waits for. A
+// panic ends the connection and not the node, as it would in net/http.
+func (h *Handler) live(ctx context.Context, c *connection) {
+	defer h.group.Done()
+	defer func() {
+		if p := recover(); p != nil {
+			h.cfg.Logger.Error("panic while serving a worker", "addr", c.ws.Addr(), "panic", p, "stack", string(debug.Stack()))
+			c.abort()
+		}
+	}()
+	defer c.cancel()
 	h.add(c)
 	defer h.remove(c)
+	defer c.endWith(c.who)()
 	c.serve(ctx)
 }
 

@@ -17,7 +17,7 @@ type closer struct {
 	wake chan struct{} // capacity 1: pending has something new
 
 	mu      sync.Mutex
-	pending map[schema.ID]session
+	pending map[schema.ID]closing
 }
 
 const (
@@ -31,14 +31,21 @@ const (
 func (c *closer) init(h *Hub) {
 	c.hub = h
 	c.wake = make(chan struct{}, 1)
-	c.pending = make(map[schema.ID]session)
+	c.pending = make(map[schema.ID]closing)
+}
+
+// closing is a session whose connection is gone.
+type closing struct {
+	session
+	undeliverable bool // work came for it since
 }
 
 // add notes a session whose connection is gone.
-func (c *closer) add(s session) {
+func (c *closer) add(s closing) {
 	c.mu.Lock()
 	fits := len(c.pending) < closesPendingMax
 	if fits {
+		s.undeliverable = s.undeliverable || c.pending[s.id].undeliverable
 		c.pending[s.id] = s
 	}
 	c.mu.Unlock()
@@ -67,10 +74,10 @@ func (c *closer) run(ctx context.Context) {
 	}
 }
 
-func (c *closer) take() []session {
+func (c *closer) take() []closing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var batch []session
+	var batch []closing
 	for id, s := range c.pending {
 		if len(batch) == closesInBatchMax {
 			break
@@ -82,7 +89,7 @@ func (c *closer) take() []session {
 }
 
 // close submits a batch until everything in it is answered, within bounds.
-func (c *closer) close(ctx context.Context, batch []session) {
+func (c *closer) close(ctx context.Context, batch []closing) {
 	for try, pause := 0, closeRetryFirst; ; try, pause = try+1, 2*pause {
 		left := c.submit(ctx, batch)
 		c.hub.counters.ClosesReported.Add(uint64(len(batch) - len(left)))
@@ -104,14 +111,14 @@ func (c *closer) close(ctx context.Context, batch []session) {
 }
 
 // submit returns the sessions without an answer.
-func (c *closer) submit(ctx context.Context, batch []session) (left []session) {
+func (c *closer) submit(ctx context.Context, batch []closing) (left []closing) {
 	ctx, cancel := context.WithTimeout(ctx, closeWithin)
 	defer cancel()
 	cmds := make([]*pb.Command, len(batch))
 	for i, s := range batch {
 		cmds[i] = &pb.Command{
 			Id: idBytes(newID()), NamespaceId: idBytes(s.namespace), Caller: c.hub.caller,
-			Body: &pb.Command_CloseSession{CloseSession: &pb.CloseSession{Session: s.ref()}},
+			Body: &pb.Command_CloseSession{CloseSession: &pb.CloseSession{Session: s.ref(), Undeliverable: s.undeliverable}},
 		}
 	}
 	results, err := c.hub.cfg.Backend.Submit(ctx, cmds)

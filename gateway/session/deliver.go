@@ -80,5 +80,5 @@ func (h *Hub) missed(id schema.ID, d *pb.Delivery) {
 		h.cfg.Logger.Warn("assignment without instance or namespace dropped", "session", id)
 		return
 	}
-	h.closer.add(session{id: id, instance: instance, namespace: namespace})
+	h.closer.add(closing{session: session{id: id, instance: instance, namespace: namespace}, undeliverable: true})
 }

@@ -170,6 +170,9 @@ func TestAnAssignmentToASessionThatIsNotHereClosesIt(t *testing.T) {
 		if len(all) != 1 {
 			t.Fatalf("%d sessions were reported as closed, want one", len(all))
 		}
+		if !all[0].GetCloseSession().GetUndeliverable() {
+			t.Error("that work came for it was not reported")
+		}
 		s := all[0].GetCloseSession().GetSession()
 		if !bytes.Equal(s.GetSessionId(), idBytes(gone)) || !bytes.Equal(s.GetInstanceId(), idBytes(instanceID)) || !bytes.Equal(all[0].GetNamespaceId(), idBytes(namespaceID)) {
 			t.Errorf("reported %v", all[0])

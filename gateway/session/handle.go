@@ -404,7 +404,7 @@ func (h *Handle) Leave() {
 		return
 	}
 	h.hub.cfg.Logger.Debug("worker disconnected", "session", s.id, "instance", s.instance, "peer", h.peer)
-	h.hub.closer.add(*s)
+	h.hub.closer.add(closing{session: *s})
 }
 
 // Close is Leave, and waits until the commands under way are answered.

@@ -17,6 +17,7 @@ import (
 
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
+	"pulse/schema/access"
 )
 
 func TestARegistrationCarriesWhatTheWorkerSaid(t *testing.T) {
@@ -34,7 +35,7 @@ func TestARegistrationCarriesWhatTheWorkerSaid(t *testing.T) {
 		cmd := commands(g.state, func(c *pb.Command) (*pb.Command, bool) { return c, c.GetRegisterSession() != nil })[0]
 		hash := sha256.Sum256(r.InstanceSecret[:])
 		want := &pb.Command{
-			Id: idBytes(ident("hello")), Caller: &pb.Caller{Principal: "worker/" + instanceID.String(), Roles: Anonymous.Roles},
+			Id: idBytes(ident("hello")), Caller: &pb.Caller{Principal: "worker/" + instanceID.String(), Roles: Anonymous.Grants.Strings()},
 			Body: &pb.Command_RegisterSession{RegisterSession: &pb.RegisterSession{
 				InstanceId: idBytes(instanceID), SecretHash: hash[:], QueueId: idBytes(r.QueueID),
 				Capabilities: []*pb.Capability{
@@ -85,7 +86,7 @@ func TestCommandsCarryTheSessionAndTheMessageID(t *testing.T) {
 				t.Fatalf("unexpected %v", cmd)
 			}
 			w.Id, w.NamespaceId = cmd.GetId(), idBytes(namespaceID)
-			w.Caller = &pb.Caller{Principal: "worker/" + instanceID.String(), Roles: Anonymous.Roles}
+			w.Caller = &pb.Caller{Principal: "worker/" + instanceID.String(), Roles: Anonymous.Grants.Strings()}
 			if !proto.Equal(cmd, w) {
 				t.Errorf("command\n%v, want\n%v", cmd, w)
 			}
@@ -560,13 +561,15 @@ func TestIdentities(t *testing.T) {
 		forbid bool
 	}{
 		{"anonymous serves everything", Anonymous, "default", "default", false},
-		{"no list allows all", Identity{Principal: "token/1"}, "a", "b", false},
-		{"its namespace", Identity{Namespaces: []string{"a", "b"}}, "b", "q", false},
-		{"another namespace", Identity{Namespaces: []string{"a", "b"}}, "c", "q", true},
-		{"its queue", Identity{Namespaces: []string{"a"}, Queues: []string{"q"}}, "a", "q", false},
-		{"another queue", Identity{Namespaces: []string{"a"}, Queues: []string{"q"}}, "a", "r", true},
-		{"a name that only begins alike", Identity{Namespaces: []string{"a"}}, "ab", "q", true},
-		{"no name at all", Identity{Namespaces: []string{"a"}}, "", "", true},
+		{"no grant allows nothing", Identity{Principal: "token/1"}, "a", "b", true},
+		{"a worker of all namespaces", Identity{Grants: access.Grants{{Role: access.Worker, Namespace: access.Everywhere}}}, "a", "b", false},
+		{"no worker", Identity{Grants: access.Grants{{Role: access.Submitter, Namespace: "a"}, {Role: access.Operator, Namespace: "a"}}}, "a", "b", true},
+		{"its namespace", Identity{Grants: access.Grants{{Role: access.Worker, Namespace: "a"}, {Role: access.Worker, Namespace: "b"}}}, "b", "q", false},
+		{"another namespace", Identity{Grants: access.Grants{{Role: access.Worker, Namespace: "a"}, {Role: access.Worker, Namespace: "b"}}}, "c", "q", true},
+		{"its queue", Identity{Grants: access.Grants{{Role: access.Worker, Namespace: "a", Queues: []string{"q"}}}}, "a", "q", false},
+		{"another queue", Identity{Grants: access.Grants{{Role: access.Worker, Namespace: "a", Queues: []string{"q"}}}}, "a", "r", true},
+		{"a name that only begins alike", Identity{Grants: access.Grants{{Role: access.Worker, Namespace: "a"}}}, "ab", "q", true},
+		{"no name at all", Identity{Grants: access.Grants{{Role: access.Worker, Namespace: "a"}}}, "", "", true},
 	} {
 		refusal := c.id.MayServe(c.ns, c.q)
 		if (refusal != nil) != c.forbid || refusal != nil && refusal.Code != schema.Forbidden {
@@ -595,7 +598,7 @@ func TestARestrictedIdentityRegistersOnlyWhereItMay(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, Config{}, func(t *testing.T, g *gateway) {
 				g.state.set(func(b *backend) { b.lookup = c.lookup })
-				h := g.Attach(new(conn), Identity{Principal: "token/1", Roles: []string{"worker"}, AppID: "app", Namespaces: []string{"mine"}}, "")
+				h := g.Attach(new(conn), Identity{Principal: "token/1", Grants: access.Grants{{Role: access.Worker, Namespace: "mine"}}, AppID: "app"}, "")
 				defer h.Close()
 				_, refusal := h.Register(t.Context(), ident("m"), aHello)
 				if got := code(refusal); got != c.want {
@@ -606,7 +609,7 @@ func TestARestrictedIdentityRegistersOnlyWhereItMay(t *testing.T) {
 					t.Fatalf("%d registrations were submitted", len(registered))
 				}
 				if c.want == "" {
-					want := &pb.Caller{Principal: "worker/" + instanceID.String(), Roles: []string{"worker"}, AppId: "app"}
+					want := &pb.Caller{Principal: "worker/" + instanceID.String(), Roles: []string{"worker@mine"}, AppId: "app"}
 					if !proto.Equal(registered[0].GetCaller(), want) {
 						t.Errorf("caller %v", registered[0].GetCaller())
 					}

@@ -108,6 +108,7 @@ type Hub struct {
 	counters    Counters
 	closer      closer
 	ready       chan struct{} // closed when the first report was answered
+	reporting   atomic.Bool   // the last report was answered
 
 	mu            sync.Mutex
 	sessions      map[schema.ID]*Handle
@@ -160,6 +161,10 @@ func (h *Hub) Incarnation() schema.ID { return h.incarnation }
 // see it.
 func (h *Hub) AppliedIndex() uint64 { return h.cfg.Backend.AppliedIndex() }
 
+// Reporting says whether the cluster has answered this gateway's last report:
+// whether what is sent through it arrives.
+func (h *Hub) Reporting() bool { return h.reporting.Load() }
+
 // Attach makes a handle for a new connection. Whoever attaches must Close it.
 func (h *Hub) Attach(conn Conn, who Identity, peer string) *Handle {
 	handle := &Handle{hub: h, conn: conn, who: who, peer: peer}
@@ -199,6 +204,7 @@ func (h *Hub) reportLoop(ctx context.Context) {
 		case err == nil && failing:
 			h.cfg.Logger.Info("gateway report is answered again")
 		}
+		h.reporting.Store(err == nil)
 		if failing = err != nil; !failing && !answered {
 			answered = true
 			close(h.ready)
@@ -254,7 +260,8 @@ func (h *Hub) list(index uint64, now time.Time) *pb.ReportGateway {
 		Sessions: make([]*pb.SessionEntry, 0, len(live)),
 	}
 	for _, handle := range live {
-		if now.Sub(handle.conn.Heard()) >= h.cfg.LiveFor {
+		silent := now.Sub(handle.conn.Heard())
+		if silent >= h.cfg.LiveFor {
 			// Only a process that was stopped gets here, the surface cuts a
 			// silent peer itself. What is not listed must not stay either.
 			handle.conn.Close(schema.Errorf(schema.SessionExpired, "nothing was heard for %s", h.cfg.LiveFor))
@@ -263,6 +270,7 @@ func (h *Hub) list(index uint64, now time.Time) *pb.ReportGateway {
 		s := handle.session.Load()
 		body.Sessions = append(body.Sessions, &pb.SessionEntry{
 			SessionId: idBytes(s.id), Epoch: s.epoch, InstanceId: idBytes(s.instance), NamespaceId: idBytes(s.namespace),
+			SilentMs: max(silent.Milliseconds(), 0),
 		})
 	}
 	slices.SortFunc(body.Sessions, func(a, b *pb.SessionEntry) int { return bytes.Compare(a.SessionId, b.SessionId) })

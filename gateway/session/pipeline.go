@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"runtime"
 	"sync"
 
 	pb "pulse/proto/pulse/v1"
@@ -111,6 +112,7 @@ func (p *pipeline) start(ctx context.Context) {
 
 // run carries batches until there is nothing to carry.
 func (p *pipeline) run(ctx context.Context) {
+	runtime.Gosched() // the reader may have more at hand; it is not waited for
 	for first := true; ; first = false {
 		batch := p.take(first)
 		if len(batch) == 0 {

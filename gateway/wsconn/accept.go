@@ -89,7 +89,7 @@ func (a *Acceptor) accept(w http.ResponseWriter, r *http.Request) (*Conn, *Refus
 	c := newConn(&a.cfg, addr, settle)
 	up := &upgrade{ResponseWriter: w, conn: c}
 	ws, err := websocket.Accept(up, r, &websocket.AcceptOptions{
-		Subprotocols:       []string{a.cfg.Subprotocol},
+		Subprotocols:       a.spoken(),
 		InsecureSkipVerify: true, // CheckOrigin has decided
 		CompressionMode:    websocket.CompressionDisabled,
 		OnPingReceived:     func(context.Context, []byte) bool { c.hear(); return true },
@@ -112,6 +112,17 @@ func (a *Acceptor) accept(w http.ResponseWriter, r *http.Request) (*Conn, *Refus
 	c.ws = ws
 	return c, nil
 }
+
+// spoken are the subprotocols, the better one first.
+func (a *Acceptor) spoken() []string {
+	if a.cfg.Extended == "" {
+		return []string{a.cfg.Subprotocol}
+	}
+	return []string{a.cfg.Extended, a.cfg.Subprotocol}
+}
+
+// Extended says whether the variant is spoken on this connection.
+func (c *Conn) Extended() bool { return c.cfg.Extended != "" && c.ws.Subprotocol() == c.cfg.Extended }
 
 // RemoteAddr is the address a request came from; the zero Addr if the listener
 // has none, as in tests.
@@ -190,5 +201,9 @@ func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err
 	}
 	u.conn.net = newHeldConn(raw, u.conn.signal)
-	return u.conn.net, bufio.NewReadWriter(rw.Reader, bufio.NewWriter(u.conn.net)), nil
+	// What goes through this writer ends in heldConn's buffer, so it need not be
+	// large; every connection has one for as long as it lives.
+	return u.conn.net, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(u.conn.net, writerBytes)), nil
 }
+
+const writerBytes = 256

@@ -27,6 +27,9 @@ type Config struct {
 	// Subprotocol is the one spoken here. A request that does not offer it is
 	// refused with 426.
 	Subprotocol string
+	// Extended is a variant of Subprotocol that is spoken with a peer that offers
+	// it as well. Empty: none.
+	Extended string
 	// CheckOrigin decides about the Origin header, which only browsers send.
 	// Nil allows no Origin and the origin of the requested host.
 	CheckOrigin func(*http.Request) bool
@@ -39,7 +42,7 @@ type Config struct {
 	QueueFramesMax int
 	QueueBytesMax  int
 
-	PingEvery   time.Duration // 15 s
+	PingEvery   time.Duration // 15 s without a message or control frame of the peer
 	LiveFor     time.Duration // 30 s since the last message or pong; then the peer is cut off
 	WriteWithin time.Duration // 10 s for one flush
 	FullFor     time.Duration // 5 s with a full queue; then the peer is cut off

@@ -277,7 +277,7 @@ func readMessage(r io.Reader, buf []byte, bytesMax int) (data []byte, tooLong bo
 	for {
 		// One byte more than allowed tells too long from just long enough.
 		if len(buf) == cap(buf) {
-			size := max(4<<10, 2*cap(buf))
+			size := max(1<<10, 2*cap(buf)) // most messages fit at once; an idle connection keeps it
 			if size >= bytesMax {
 				size = bytesMax + 1
 			}

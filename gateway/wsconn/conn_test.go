@@ -457,6 +457,55 @@ func TestAPeerThatAnswersPingsStays(t *testing.T) {
 	})
 }
 
+// Each ping costs four system calls and as many wake-ups; thousands of idle workers
+// ping by themselves.
+func TestAPeerThatPingsIsNotPinged(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, h *house) {
+		socket, r, conn := h.raw()
+		heads := make(chan byte, 100)
+		go func() {
+			defer close(heads)
+			for {
+				var head [2]byte
+				if _, err := io.ReadFull(r, head[:]); err != nil {
+					return
+				}
+				if _, err := r.Discard(int(head[1])); err != nil {
+					return
+				}
+				heads <- head[0]
+			}
+		}()
+		for range 30 {
+			time.Sleep(10 * time.Second)
+			if _, err := socket.Write(frame(0x89, nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if quiet := time.Since(conn.Heard()); quiet != 0 {
+			t.Errorf("last heard %s ago", quiet)
+		}
+		time.Sleep(14 * time.Second)
+		synctest.Wait()
+		for range 30 {
+			if head := <-heads; head != 0x8a {
+				t.Fatalf("a frame that begins with %x, not a pong", head)
+			}
+		}
+		if n := len(heads); n != 0 {
+			t.Errorf("%d more frames within 14 seconds of the last ping", n)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(heads) != 1 || <-heads != 0x89 {
+			t.Error("silent for 15 seconds, and not pinged")
+		}
+		_ = socket.Close()
+		<-h.causes
+	})
+}
+
 func TestAPeerThatSendsMessagesLives(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, h *house) {
 		h.receive = func(*Conn, Message) {}

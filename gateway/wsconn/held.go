@@ -31,12 +31,20 @@ const (
 	// what else collects are answers to a flood of pings while the peer reads
 	// nothing; then the connection ends.
 	heldBytesMax = 4 << 20
-	// heldBytesKept is the largest buffer kept for the next flush, so that an
-	// idle connection does not hold the memory of its busiest moment.
-	heldBytesKept = 16 << 10
+	// heldBytesFirst is the size of a new buffer, heldBytesKept the largest that is
+	// used again.
+	heldBytesFirst = 4 << 10
+	heldBytesKept  = 2 * flushBytesMax
 	// lastWrite bounds the write of what is left when the library closes.
 	lastWrite = time.Second
 )
+
+// heldBuffers are used by whichever connection has something to write, so that
+// an idle one holds none.
+var heldBuffers = sync.Pool{New: func() any {
+	buf := make([]byte, 0, heldBytesFirst)
+	return &buf
+}}
 
 var errHeldFull = errors.New("the peer causes control frames and reads none")
 
@@ -55,6 +63,9 @@ func (h *heldConn) Write(p []byte) (int, error) {
 	if len(h.buf)+len(p) > heldBytesMax {
 		h.mu.Unlock()
 		return 0, errHeldFull
+	}
+	if h.buf == nil {
+		h.buf = (*heldBuffers.Get().(*[]byte))[:0]
 	}
 	h.buf = append(h.buf, p...)
 	quiet := h.quiet
@@ -88,20 +99,10 @@ func (h *heldConn) flush(within time.Duration) (int, error) {
 		return 0, err
 	}
 	n, err := h.Conn.Write(out)
-	h.keep(out)
+	if cap(out) <= heldBytesKept {
+		heldBuffers.Put(&out)
+	}
 	return n, err
-}
-
-// keep takes the buffer back for the next flush.
-func (h *heldConn) keep(buf []byte) {
-	if cap(buf) > heldBytesKept {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.buf == nil {
-		h.buf = buf[:0]
-	}
 }
 
 // release lets everything through from now on, under one deadline for all that

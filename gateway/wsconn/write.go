@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/coder/websocket"
 )
 
-// write is the writer's goroutine: it flushes the queue, pings, judges the
-// peer's liveness, and at the end makes the close handshake.
+// write is the writer's goroutine: it flushes the queue, pings a peer that was not
+// heard of for PingEvery, judges its liveness, and at the end makes the close
+// handshake.
 func (c *Conn) write() {
 	pingAt := c.born.Add(c.cfg.PingEvery)
 	timer := time.NewTimer(c.cfg.PingEvery)
@@ -24,6 +26,7 @@ func (c *Conn) write() {
 	for {
 		select {
 		case <-c.wake:
+			runtime.Gosched() // whoever is about to send gets to; nobody is waited for
 		case <-c.done:
 		case <-timer.C:
 			now := time.Now()
@@ -32,6 +35,10 @@ func (c *Conn) write() {
 					c.cfg.Counters.SilentCuts.Add(1)
 				}
 				return
+			}
+			// A peer that was heard of, as one that pings by itself, is not asked.
+			if heard := c.Heard().Add(c.cfg.PingEvery); heard.After(pingAt) {
+				pingAt = heard
 			}
 			if !now.Before(pingAt) {
 				pingAt = now.Add(c.cfg.PingEvery)

@@ -1,6 +1,8 @@
 package apiv1
 
 import (
+	"log/slog"
+
 	"strings"
 
 	"pulse/schema"
@@ -114,6 +116,35 @@ func DecodeTransfer(body []byte) (Transfer, *schema.Error) {
 		}
 	}
 	return t, r.refusal()
+}
+
+// LogLevel is the body of log-level.
+type LogLevel struct{ Level slog.Level }
+
+// DecodeLogLevel reads {level}.
+func DecodeLogLevel(body []byte) (LogLevel, *schema.Error) {
+	r, refusal := open(body, schema.DepthMax, false)
+	if refusal != nil {
+		return LogLevel{}, refusal
+	}
+	start, seen := r.at, false
+	var l LogLevel
+	if r.enter() {
+		for r.member() {
+			if string(r.name) != "level" {
+				r.unknown()
+				continue
+			}
+			seen = true
+			var word string
+			r.word(&word, "debug", "info", "warn", "error")
+			_ = l.Level.UnmarshalText([]byte(word)) // word has refused what it would refuse
+		}
+		if !seen {
+			r.missing(start, "level")
+		}
+	}
+	return l, r.refusal()
 }
 
 // Removal is the body of cluster:remove.
@@ -285,6 +316,9 @@ type Filter struct {
 	BusinessKey    string
 	ConcurrencyKey string
 	WaitingReason  string
+	ErrorCode      string
+	CreatedFrom    schema.Time // at this time or later; 0 = any
+	CreatedUntil   schema.Time // before this time; 0 = any
 }
 
 // The words of a filter.
@@ -407,6 +441,12 @@ func (r *reader) filter(f *Filter) {
 			r.key(&f.ConcurrencyKey, schema.CheckConcurrencyKey)
 		case "waiting_reason":
 			r.word(&f.WaitingReason, WaitingReasons...)
+		case "error_code":
+			r.named(&f.ErrorCode, schema.ErrorCodeCharsMax)
+		case "created_from":
+			r.time(&f.CreatedFrom)
+		case "created_until":
+			r.time(&f.CreatedUntil)
 		default:
 			r.unknown()
 		}

@@ -21,6 +21,7 @@ var decoders = map[string]struct {
 	"transfer":    {`{"node_id":"node-1"}`, func(b []byte) *schema.Error { _, r := DecodeTransfer(b); return r }},
 	"removal":     {`{"node_id":"node-1","force":true}`, func(b []byte) *schema.Error { _, r := DecodeRemoval(b); return r }},
 	"bulk":        {`{"action":"cancel","filter":{}}`, func(b []byte) *schema.Error { _, r := DecodeBulk(b); return r }},
+	"token":       {`{"name":"ci","grants":[{"role":"reader","namespace":"*"}]}`, func(b []byte) *schema.Error { _, r := DecodeToken(b); return r }},
 }
 
 func TestEveryBodyIsHeldToTheSameRules(t *testing.T) {

@@ -132,8 +132,10 @@ func FuzzDecodeAny(f *testing.F) {
 	})
 }
 
+const benchSubmission = `{"handler":"charge","handler_version":"1","payload_version":"1","payload":{"order":"0123456789","amount":19.90,"currency":"EUR","lines":[1,2,3,4,5,6,7,8]},"business_key":"order-0123456789","priority":3,"retry":{"max_attempts":5}}`
+
 func BenchmarkDecodeSubmission(b *testing.B) {
-	body := []byte(`{"handler":"charge","handler_version":"1","payload_version":"1","payload":{"order":"0123456789","amount":19.90,"currency":"EUR","lines":[1,2,3,4,5,6,7,8]},"business_key":"order-0123456789","priority":3,"retry":{"max_attempts":5}}`)
+	body := []byte(benchSubmission)
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -39,6 +39,11 @@ type Submission struct {
 	DeadlineAt      schema.Time
 	ReconcileOnly   bool
 	Retry           Retry
+
+	// Trace context of this task; no part of its content, so that a repeat from
+	// another span is a repeat. Empty: that of the request, if it has one.
+	TraceParent string
+	TraceState  string
 }
 
 // Absent is a number of a Retry that was left to the queue.
@@ -185,6 +190,10 @@ func (r *reader) submission(s *Submission) {
 			s.ReconcileOnly = word == ReconcileOnly
 		case "retry":
 			r.retry(&s.Retry)
+		case "traceparent":
+			r.trace(&s.TraceParent, schema.ValidTraceParent, "must be a traceparent of W3C Trace Context")
+		case "tracestate":
+			r.trace(&s.TraceState, schema.ValidTraceState, "must be a tracestate of W3C Trace Context, at most 512 characters")
 		default:
 			r.unknown()
 		}
@@ -198,6 +207,14 @@ func (r *reader) submission(s *Submission) {
 				r.missing(start, name)
 			}
 		}
+	}
+}
+
+func (r *reader) trace(dst *string, valid func(string) bool, rule string) {
+	start := r.at
+	r.chars(dst, schema.TraceStateCharsMax)
+	if *dst != "" && !valid(*dst) {
+		r.fault(start, "%s", rule)
 	}
 }
 

@@ -497,6 +497,12 @@ func (r *reader) assign() *Assign {
 			seen |= 1 << 6
 			tokenAt = r.at
 			r.uint64(&a.ConcurrencyToken)
+		case "trace":
+			if !r.traced {
+				r.unknown()
+				continue
+			}
+			r.trace(&a.Trace)
 		default:
 			r.unknown()
 		}
@@ -510,6 +516,31 @@ func (r *reader) assign() *Assign {
 		r.fail(tokenAt, "belongs to a task with a concurrency key")
 	}
 	return a
+}
+
+func (r *reader) trace(t *TraceContext) {
+	start, seen := r.at, uint32(0)
+	r.enter()
+	for r.member() {
+		switch string(r.name) {
+		case "traceparent":
+			seen |= 1 << 0
+			at := r.at
+			r.chars(&t.Parent, schema.TraceStateCharsMax)
+			if !schema.ValidTraceParent(t.Parent) {
+				r.fail(at, "must be a traceparent of W3C Trace Context")
+			}
+		case "tracestate":
+			at := r.at
+			r.chars(&t.State, schema.TraceStateCharsMax)
+			if !schema.ValidTraceState(t.State) {
+				r.fail(at, "must be a tracestate of W3C Trace Context")
+			}
+		default:
+			r.unknown()
+		}
+	}
+	r.require(start, seen, 1, []string{"traceparent"})
 }
 
 // ack finds out which of its three shapes a body has by the first member that

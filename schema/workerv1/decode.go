@@ -88,8 +88,14 @@ func DecodeClient(data []byte) (ClientFrame, error) {
 }
 
 // DecodeServer decodes one frame from the server, like DecodeClient.
-func DecodeServer(data []byte) (ServerFrame, error) {
-	r := reader{data: data}
+func DecodeServer(data []byte) (ServerFrame, error) { return decodeServer(reader{data: data}) }
+
+// DecodeServerTraced decodes a frame of SubprotocolTraced.
+func DecodeServerTraced(data []byte) (ServerFrame, error) {
+	return decodeServer(reader{data: data, traced: true})
+}
+
+func decodeServer(r reader) (ServerFrame, error) {
 	env := r.open(serverDepthMax, serverShape)
 	f := ServerFrame{MessageID: env.messageID, SessionID: env.sessionID, ReplyTo: env.replyTo}
 	switch env.kind {

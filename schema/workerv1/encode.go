@@ -364,6 +364,21 @@ func (w *writer) assign(a *Assign) {
 	case a.ConcurrencyToken != 0:
 		w.refuse("/body/concurrency_token", "belongs to a task with a concurrency key")
 	}
+	if a.Trace.Parent != "" {
+		w.trace(&a.Trace)
+	}
+	w.raw("}")
+}
+
+func (w *writer) trace(t *TraceContext) {
+	if !schema.ValidTraceParent(t.Parent) || !schema.ValidTraceState(t.State) {
+		w.refuse("/body/trace", "is no W3C Trace Context")
+		return
+	}
+	w.quoted(`,"trace":{"traceparent":`, t.Parent)
+	if t.State != "" {
+		w.quoted(`,"tracestate":`, t.State)
+	}
 	w.raw("}")
 }
 

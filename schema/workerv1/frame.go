@@ -21,6 +21,11 @@ import (
 const (
 	// Subprotocol is the name in the HTTP Upgrade.
 	Subprotocol = "pulse.worker.v1"
+	// SubprotocolTraced is the same with one more member in the body of
+	// task.assign: trace, the TraceContext of a task that has one. The frames of
+	// the first are closed, so who wants it has to ask for it: a client offers
+	// both names and goes by the one that it gets.
+	SubprotocolTraced = "pulse.worker.v1.trace"
 	// Version is the only protocol_version.
 	Version = "1"
 
@@ -163,7 +168,14 @@ type Assign struct {
 	LeaseSecret      Secret
 	LeaseUntil       Time
 	ServerTime       Time
-	ConcurrencyToken uint64 // not 0 exactly when the task has a concurrency key
+	ConcurrencyToken uint64       // not 0 exactly when the task has a concurrency key
+	Trace            TraceContext // in SubprotocolTraced alone
+}
+
+// TraceContext is W3C Trace Context; without a parent there is none.
+type TraceContext struct {
+	Parent string // traceparent
+	State  string // tracestate, may be empty
 }
 
 // Task is a task as assigned; its state is always LEASED.

@@ -15,6 +15,7 @@ type reader struct {
 	at      int    // of the next token
 	name    []byte // of the current member, after unescaping
 	scratch []byte
+	traced  bool // SubprotocolTraced is spoken
 	fault   fault
 }
 

@@ -184,13 +184,13 @@ func TestALeaseIsKeptLongerThanItLasts(t *testing.T) {
 	t.Parallel()
 	pulse := pulsetest.Start(t)
 	c, ctx := pulse.Client(), patience(t)
-	if _, err := c.PutQueue(ctx, "short", sdk.QueueSettings{LeaseDurationMillis: 1000, OfferDurationMillis: 1000}); err != nil {
+	if _, err := c.PutQueue(ctx, "short", sdk.QueueSettings{LeaseDurationMillis: 2000, OfferDurationMillis: 2000}); err != nil {
 		t.Fatal(err)
 	}
 	worker := pulse.Worker(sdk.WorkerOptions{Queue: "short"})
 	worker.Handle("slow", "1", "1", func(ctx context.Context, _ *sdk.Task) (any, error) {
 		select {
-		case <-time.After(3 * time.Second):
+		case <-time.After(5 * time.Second):
 			return "done", nil
 		case <-ctx.Done():
 			return nil, sdk.Unknown(context.Cause(ctx))
@@ -213,7 +213,8 @@ func TestAHandlerThatHangsLosesItsLeaseWithItsTimeout(t *testing.T) {
 		return map[string]bool{"late": true}, nil
 	})
 	c, ctx := pulse.Client(), patience(t)
-	task, err := c.Submit(ctx, sdk.TaskSpec{Handler: "hang", RecoverySafety: sdk.ReconcileOnly, Retry: sdk.Retry{AttemptTimeout: time.Second}})
+	// A tenth of it is left for the handler's last word: enough on a busy machine.
+	task, err := c.Submit(ctx, sdk.TaskSpec{Handler: "hang", RecoverySafety: sdk.ReconcileOnly, Retry: sdk.Retry{AttemptTimeout: 8 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,8 @@ func generatedOnly(t *testing.T, p pkg) bool {
 func TestNothingPrintsPastItsWriter(t *testing.T) {
 	t.Parallel()
 	for _, s := range sources(t) {
-		if s.test || within(s.pkg.rel(), "cmd") || within(s.pkg.rel(), "examples") {
+		// test/bench is a program too.
+		if s.test || within(s.pkg.rel(), "cmd") || within(s.pkg.rel(), "examples") || within(s.pkg.rel(), "test/bench") {
 			continue
 		}
 		selectors(s.file, imported(s.file, "fmt"), func(sel *ast.SelectorExpr) {

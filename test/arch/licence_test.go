@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -77,5 +78,44 @@ func TestEveryLibraryHasALicenceWeMayUse(t *testing.T) {
 		if named := slices.Contains(strings.Fields(string(notice)), path); named != (licence == "MPL-2.0") {
 			t.Errorf("%s is under %s; NOTICE names those under the MPL-2.0 and no other", path, licence)
 		}
+	}
+}
+
+// vendored is where files of others are kept that the binary serves.
+const vendored = "gateway/console/static/vendor"
+
+func TestFilesOfOthersComeWithTheirLicence(t *testing.T) {
+	t.Parallel()
+	notice, err := os.ReadFile(filepath.Join(root, "NOTICE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(filepath.Join(root, vendored))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A file is LIBRARY-VERSION.min.js or .css; its licence is LIBRARY-LICENSE.txt.
+	form := regexp.MustCompile(`^([a-z]+)-([0-9]+(?:\.[0-9]+)+)\.min\.(?:js|css)$`)
+	seen := 0
+	for _, f := range files {
+		if strings.HasSuffix(f.Name(), "-LICENSE.txt") {
+			continue
+		}
+		m := form.FindStringSubmatch(f.Name())
+		if m == nil {
+			t.Errorf("%s/%s: its name does not say which version of what it is", vendored, f.Name())
+			continue
+		}
+		seen++
+		text, err := os.ReadFile(filepath.Join(root, vendored, m[1]+"-LICENSE.txt"))
+		if err != nil || licenceOf(text) == "" {
+			t.Errorf("%s: no licence that we know and may use stands beside it (%v)", f.Name(), err)
+		}
+		if !regexp.MustCompile(`(?m)^  ` + m[1] + ` ` + regexp.QuoteMeta(m[2]) + ` `).Match(notice) {
+			t.Errorf("NOTICE does not name %s %s", m[1], m[2])
+		}
+	}
+	if seen == 0 {
+		t.Error("no file was looked at")
 	}
 }

@@ -23,10 +23,14 @@ type world struct {
 	ending   sync.Once
 	resource *resource
 	epochs   *rising
+	pace     time.Duration // that a client waits between submissions
 
 	mu     sync.Mutex
 	events []event
 	left   map[string]bool // tasks whose worker died after the effect
+
+	lastServed int64         // when a submission was acknowledged last
+	gap        time.Duration // the longest time without one since calm
 }
 
 func newWorld(t *testing.T, addrs ...string) *world {
@@ -59,6 +63,44 @@ func (w *world) abandoned(task string) {
 	w.left[task] = true
 }
 
+// served notes that a submission was acknowledged just now.
+func (w *world) served() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.clock()
+	if w.lastServed > 0 {
+		w.gap = max(w.gap, time.Duration(now-w.lastServed))
+	}
+	w.lastServed = now
+}
+
+// calm begins to look for gaps from now on.
+func (w *world) calm() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gap = 0
+}
+
+// longestGap is the longest time without an acknowledged submission since calm,
+// one that has not ended yet included.
+func (w *world) longestGap() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return max(w.gap, time.Duration(w.clock()-w.lastServed))
+}
+
+// acknowledged counts the tasks that somebody was told exist.
+func (w *world) acknowledged() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.events {
+		if e.kind == opSubmit {
+			n++
+		}
+	}
+	return n
+}
+
 type opKind string
 
 const (
@@ -71,17 +113,18 @@ const (
 
 // event is one operation with its first answer.
 type event struct {
-	kind   opKind
-	task   string
-	key    string
-	epoch  uint64
-	token  uint64
-	worker int
-	call   int64
-	done   int64 // 0: unknown until the end
-	answer workerv1.ServerFrame
-	err    error
-	state  string // of opRead and opSubmit
+	kind    opKind
+	task    string
+	key     string
+	message workerv1.ID // of opStart and opFinish
+	epoch   uint64
+	token   uint64
+	worker  int
+	call    int64
+	done    int64 // 0: unknown until the end
+	answer  workerv1.ServerFrame
+	err     error
+	state   string // of opRead and opSubmit
 }
 
 func (w *world) record(e event) {

@@ -27,6 +27,8 @@ type worker struct {
 	secret   workerv1.Secret
 	queue    workerv1.ID
 	capacity uint32
+	handler  string
+	http     *http.Client  // nil: the default one
 	hold     time.Duration // between start and finish
 	// dieAfterEffect is the share of attempts whose worker never reports.
 	dieAfterEffect float64
@@ -47,7 +49,7 @@ func newID() (id workerv1.ID) {
 
 func newWorker(w *world, name int, queue workerv1.ID) *worker {
 	k := &worker{
-		world: w, name: name, id: newID(), queue: queue, capacity: 4, hold: 5 * time.Millisecond,
+		world: w, name: name, id: newID(), queue: queue, capacity: 4, handler: "effect", hold: 5 * time.Millisecond,
 		waiting: map[workerv1.ID]chan workerv1.ServerFrame{}, changed: make(chan struct{}), seen: map[workerv1.ID]bool{},
 	}
 	_, _ = rand.Read(k.secret[:])
@@ -77,36 +79,20 @@ func (k *worker) setConn(c *websocket.Conn, session workerv1.ID) {
 
 // connect holds one connection for as long as it lasts.
 func (k *worker) connect(ctx context.Context) error {
-	dial, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	c, res, err := websocket.Dial(dial, "ws://"+k.world.someAddr()+"/v1/worker", &websocket.DialOptions{Subprotocols: []string{"pulse.worker.v1"}})
-	if res != nil && res.Body != nil {
-		_ = res.Body.Close()
-	}
+	c, welcome, err := k.register(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.CloseNow() }()
-	c.SetReadLimit(2 << 20)
-	hello := workerv1.ClientFrame{MessageID: newID(), Body: &workerv1.Hello{
-		InstanceID: k.id, InstanceSecret: k.secret, QueueID: k.queue, Capacity: k.capacity, ConcurrencyKeys: true,
-		CancellationNotifications: true,
-		Capabilities:              []workerv1.Capability{{Handler: "effect", HandlerVersion: "1", PayloadVersion: "1"}},
-	}}
-	if err := send(dial, c, hello); err != nil {
-		return err
-	}
-	first, err := receive(dial, c)
-	if err != nil {
-		return err
-	}
-	welcome, ok := first.Body.(*workerv1.Welcome)
-	if !ok {
-		return fmt.Errorf("hello was answered by %s", first.Body.ServerType())
-	}
 	k.world.epochs.see(fmt.Sprintf("instance %d", k.name), welcome.Epoch)
 	k.setConn(c, welcome.SessionID)
 	defer k.setConn(nil, workerv1.ID{})
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	var pinging sync.WaitGroup
+	pinging.Go(func() { ping(ctx, c) })
+	defer pinging.Wait()
+	defer end()
 	for {
 		f, err := receive(ctx, c)
 		if err != nil {
@@ -114,6 +100,61 @@ func (k *worker) connect(ctx context.Context) error {
 		}
 		k.take(ctx, f)
 	}
+}
+
+// ping finds out whether the other end is still there, and ends the connection
+// if not.
+func ping(ctx context.Context, c *websocket.Conn) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(3 * time.Second):
+		}
+		answer, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := c.Ping(answer)
+		cancel()
+		if err != nil {
+			_ = c.CloseNow()
+			return
+		}
+	}
+}
+
+// register connects and registers, and returns the connection.
+func (k *worker) register(ctx context.Context) (*websocket.Conn, *workerv1.Welcome, error) {
+	dial, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	c, res, err := websocket.Dial(dial, "ws://"+k.world.someAddr()+"/v1/worker", &websocket.DialOptions{
+		Subprotocols: []string{"pulse.worker.v1"}, HTTPClient: k.http,
+	})
+	if res != nil && res.Body != nil {
+		_ = res.Body.Close()
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	c.SetReadLimit(2 << 20)
+	hello := workerv1.ClientFrame{MessageID: newID(), Body: &workerv1.Hello{
+		InstanceID: k.id, InstanceSecret: k.secret, QueueID: k.queue, Capacity: k.capacity, ConcurrencyKeys: true,
+		CancellationNotifications: true,
+		Capabilities:              []workerv1.Capability{{Handler: k.handler, HandlerVersion: "1", PayloadVersion: "1"}},
+	}}
+	if err := send(dial, c, hello); err != nil {
+		_ = c.CloseNow()
+		return nil, nil, err
+	}
+	first, err := receive(dial, c)
+	if err != nil {
+		_ = c.CloseNow()
+		return nil, nil, err
+	}
+	welcome, ok := first.Body.(*workerv1.Welcome)
+	if !ok {
+		_ = c.CloseNow()
+		return nil, nil, fmt.Errorf("hello was answered by %s", first.Body.ServerType())
+	}
+	return c, welcome, nil
 }
 
 func send(ctx context.Context, c *websocket.Conn, f workerv1.ClientFrame) error {
@@ -159,9 +200,8 @@ func (k *worker) take(ctx context.Context, f workerv1.ServerFrame) {
 
 var errGivenUp = errors.New("no answer before the end of the test")
 
-// operate sends one operation under one message id until it is answered.
-func (k *worker) operate(ctx context.Context, body workerv1.ClientBody) (workerv1.ServerFrame, error) {
-	id := newID()
+// operate sends one operation under its message id until it is answered.
+func (k *worker) operate(ctx context.Context, id workerv1.ID, body workerv1.ClientBody) (workerv1.ServerFrame, error) {
 	answer := make(chan workerv1.ServerFrame, 1)
 	k.mu.Lock()
 	k.waiting[id] = answer
@@ -209,8 +249,9 @@ func (k *worker) work(ctx context.Context, a *workerv1.Assign) {
 	ref := workerv1.AttemptRef{TaskID: a.Task.ID, AttemptID: a.AttemptID, Epoch: a.Epoch, LeaseSecret: a.LeaseSecret}
 	task := a.Task.ID.String()
 	begun := k.world.clock()
-	f, err := k.operate(ctx, &workerv1.Start{Ref: ref})
-	k.world.record(event{kind: opStart, task: task, key: a.Task.ConcurrencyKey, epoch: a.Epoch, token: a.ConcurrencyToken,
+	id := newID()
+	f, err := k.operate(ctx, id, &workerv1.Start{Ref: ref})
+	k.world.record(event{kind: opStart, task: task, message: id, key: a.Task.ConcurrencyKey, epoch: a.Epoch, token: a.ConcurrencyToken,
 		call: begun, answer: f, err: err, worker: k.name})
 	if err != nil || !active(f) {
 		return
@@ -228,8 +269,9 @@ func (k *worker) work(ctx context.Context, a *workerv1.Assign) {
 	}
 	begun = k.world.clock()
 	result, _ := json.Marshal(map[string]uint64{"epoch": a.Epoch})
-	f, err = k.operate(ctx, &workerv1.Finish{Ref: ref, Outcome: workerv1.OutcomeSucceeded, Result: result})
-	k.world.record(event{kind: opFinish, task: task, key: a.Task.ConcurrencyKey, epoch: a.Epoch, token: a.ConcurrencyToken,
+	id = newID()
+	f, err = k.operate(ctx, id, &workerv1.Finish{Ref: ref, Outcome: workerv1.OutcomeSucceeded, Result: result})
+	k.world.record(event{kind: opFinish, task: task, message: id, key: a.Task.ConcurrencyKey, epoch: a.Epoch, token: a.ConcurrencyToken,
 		call: begun, answer: f, err: err, worker: k.name})
 }
 

@@ -14,6 +14,7 @@ import (
 	"pulse/gateway/session"
 	"pulse/gateway/wsconn"
 	"pulse/schema"
+	"pulse/schema/access"
 )
 
 // Section 9: every code of the catalogue is provoked here, on each surface it
@@ -78,7 +79,7 @@ var provocations = map[string]func(t *testing.T){
 		submitter.token = "submitter"
 		task := submitter.submit(nil)
 		submitter.call("PUT", "/queues/more", object{}).refused("forbidden")
-		submitter.act(task.ID, "cancel", object{}).refused("forbidden")
+		submitter.act(task.ID, "review", object{"decision": "FAILED", "error_code": "x", "note": "n"}).refused("forbidden")
 		elsewhere := submitter
 		elsewhere.ns = "other"
 		elsewhere.call("GET", "/tasks", nil).refused("forbidden")
@@ -241,15 +242,19 @@ var provocations = map[string]func(t *testing.T){
 	},
 	"unavailable": func(t *testing.T) {
 		// The node holds as many bodies as it can: 32 batches of 8 MiB to come.
-		// Some more, for each may find a small body beside it.
+		// Some more, for each may find a small body beside it, and on a slow disk all.
 		h := own(t, nil)
 		p := h.place(t, nil)
-		for range 40 {
-			conn := announce(t, p, ":batch", 8<<20)
-			t.Cleanup(func() { _ = conn.Close() })
+		fill := func(n int) {
+			for range n {
+				conn := announce(t, p, ":batch", 8<<20)
+				t.Cleanup(func() { _ = conn.Close() })
+			}
 		}
+		fill(40)
 		p.until("the refusal", func() (bool, any) {
 			a := p.call("POST", p.tasks(), work(nil))
+			fill(1)
 			return a.status == http.StatusServiceUnavailable && a.refused("unavailable").Code != "", a.status
 		})
 		// And a gateway that the cluster does not know takes no workers.
@@ -295,13 +300,13 @@ func (k tokens) Authenticate(r *http.Request) (session.Identity, *schema.Error) 
 	return session.Identity{}, schema.Errorf(schema.Unauthenticated, "no such token")
 }
 
-func (tokens) DemandsToken() bool { return true }
+func (tokens) DemandsCredential() bool { return true }
 
 // guarded is a place of the admin in a node that demands a token. Its submitter
 // may submit, read and serve there and nowhere else.
 func guarded(t *testing.T) *place {
 	t.Helper()
-	known := tokens{"admin": {Principal: "token/admin", Roles: []string{"admin"}}}
+	known := tokens{"admin": {Principal: "token/admin", Grants: access.All}}
 	h := own(t, func(c *node.Config) {
 		c.Auth = known
 		c.Limits = wsconn.Limits{FaultBurst: 4, FaultsPerSecond: 0.01}
@@ -310,7 +315,7 @@ func guarded(t *testing.T) *place {
 	p.token = "admin"
 	// Written before anybody asks for it.
 	known["submitter"] = session.Identity{
-		Principal: "token/submitter", Roles: []string{"submit", "read"}, Namespaces: []string{p.ns},
+		Principal: "token/submitter", Grants: access.Grants{{Role: access.Submitter, Namespace: p.ns}, {Role: access.Worker, Namespace: p.ns}},
 	}
 	p.open(nil)
 	return p

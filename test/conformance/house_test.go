@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"log/slog"
 	"os"
 	"strings"
@@ -13,17 +14,26 @@ import (
 
 	"pulse/cmd/node"
 	"pulse/gateway/wsconn"
+	"pulse/test/ports"
 )
 
 // patience bounds every wait for something that has to happen. It is not how
 // long things take.
 const patience = 20 * time.Second
 
+// through is what the tests connect to. A gateway answers as a server does, so the
+// same tests hold it to the same contract.
+var through = flag.String("through", "server", "what is tested: a server, or a gateway in front of one")
+
 // house is a real node in this process, and what it takes to come back to it.
 type house struct {
 	config node.Config
 	node   *node.Node
 	addr   string // host:port of HTTP
+
+	// The server behind a gateway, if that is what is tested.
+	serverConfig node.Config
+	server       *node.Node
 }
 
 func openHouse(dir string, adjust func(*node.Config)) (*house, error) {
@@ -34,6 +44,11 @@ func openHouse(dir string, adjust func(*node.Config)) (*house, error) {
 	if adjust != nil {
 		adjust(&h.config)
 	}
+	if *through == "gateway" {
+		if err := h.build(); err != nil {
+			return nil, err
+		}
+	}
 	if err := h.start(); err != nil {
 		return nil, err
 	}
@@ -41,9 +56,38 @@ func openHouse(dir string, adjust func(*node.Config)) (*house, error) {
 	return h, nil
 }
 
+// build puts a gateway in front of the server that would have been tested.
+func (h *house) build() error {
+	addrs := make([]string, 6)
+	for i := range addrs {
+		var err error
+		if addrs[i], err = ports.Find("127.0.0.1"); err != nil {
+			return err
+		}
+	}
+	secret := []byte(strings.Repeat("conformance ", 4))
+	server := node.Config{
+		NodeID: "server", DataDir: h.config.DataDir, HTTPAddr: addrs[0], RaftAddr: addrs[1], ClusterSecret: secret,
+		ElectionTimeout: h.config.ElectionTimeout, Logger: h.config.Logger,
+		Cluster: &node.ClusterConfig{RPCAddr: addrs[2], GossipAddr: addrs[3], BootstrapExpect: 1},
+	}
+	h.serverConfig = server
+	h.config.NodeID, h.config.DataDir, h.config.ClusterSecret = "gateway", "", secret
+	h.config.Cluster = &node.ClusterConfig{
+		Gateway: true, RPCAddr: addrs[4], GossipAddr: addrs[5], Join: []string{server.Cluster.GossipAddr},
+	}
+	return nil
+}
+
 func (h *house) start() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	if h.serverConfig.Cluster != nil {
+		var err error
+		if h.server, err = node.Start(ctx, h.serverConfig); err != nil {
+			return err
+		}
+	}
 	n, err := node.Start(ctx, h.config)
 	if err != nil {
 		return err
@@ -62,7 +106,11 @@ func (h *house) ready() error {
 func (h *house) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return h.node.Close(ctx)
+	err := h.node.Close(ctx)
+	if h.server != nil {
+		err = errors.Join(err, h.server.Close(ctx))
+	}
+	return err
 }
 
 // own is a node of the test's own, for what would disturb others.

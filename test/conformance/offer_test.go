@@ -48,19 +48,24 @@ func TestOffersAreRepeatedAtMostFiveSecondsApartUntilTheStart(t *testing.T) {
 	}
 }
 
-func TestASessionWhoseOfferLapsedHasToBeHeardAndToWaitASecond(t *testing.T) {
+// Not a word is needed from the worker: idle, it has no reason to say one.
+func TestASessionWhoseOffersLapsedRestsASecondAndIsTriedWithOne(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, quick(nil))
 	w := p.worker(nil)
-	task := p.submit(nil)
-	w.take(task.ID)
-	p.waits(task.ID, "workers_busy")
-	lapsed := p.attempt(task.ID).EndedAt
-	w.capacity(1, 4, false)
-	w.take(task.ID)
-	if again := p.attempt(task.ID).LeasedAt; again.Sub(lapsed) < time.Second {
+	first, second := p.submit(nil), p.submit(nil)
+	w.take(first.ID)
+	w.take(second.ID)
+	p.waits(first.ID, "workers_busy")
+	p.waits(second.ID, "workers_busy")
+	lapsed := p.attempt(first.ID).EndedAt
+	tried := w.take(first.ID)
+	if again := p.attempt(first.ID).LeasedAt; again.Sub(lapsed) < time.Second {
 		t.Errorf("offered again %s after it lapsed", again.Sub(lapsed))
 	}
+	p.waits(second.ID, "workers_busy") // although the worker has room for more
+	w.start(tried)
+	w.take(second.ID)
 }
 
 func TestAfterFiveUnstartedOffersTheTaskWaitsWithItsBackoff(t *testing.T) {

@@ -329,6 +329,40 @@ func TestAnIdempotencyKeyBelongsToItsNamespaceAndToAcceptedRequests(t *testing.T
 	}
 }
 
+// What is asked about a namespace is remembered in the default one, which stays.
+func TestANamespaceIsPutAndDeletedOnceUnderAKey(t *testing.T) {
+	t.Parallel()
+	h := own(t, nil)
+	p := h.lobby(t)
+	ask := func(method, ns, key string) answer {
+		t.Helper()
+		a, err := p.try(method, "/v1/namespaces/"+ns, nil, keyed(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	put := ask("PUT", "made", "put").ok(http.StatusOK)
+	gone := ask("DELETE", "made", "delete").ok(http.StatusOK)
+	for range 2 {
+		for _, again := range []struct {
+			answer
+			first answer
+		}{
+			{ask("PUT", "made", "put"), put},
+			{ask("DELETE", "made", "delete"), gone},
+		} {
+			if !again.equal(again.first) || again.header.Get("Idempotency-Replayed") != "true" {
+				t.Errorf("%d %s, at first %s", again.status, again.body, again.first.body)
+			}
+		}
+		ask("GET", "made", "read").refused("not_found") // the repeats did nothing
+		ask("PUT", "other", "put").refused("operation_conflict")
+		ask("PUT", "made", "delete").refused("operation_conflict")
+		h.restart(t)
+	}
+}
+
 func TestABusinessKeyIsUniqueAmongTheRetainedTasksOfItsNamespace(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, object{"retention_ms": beat.Milliseconds()})

@@ -8,9 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,141 +22,99 @@ import (
 
 	"pulse/cluster/pki"
 	"pulse/sdk"
+	"pulse/test/ports"
 )
 
 // ids are the nodes, by the names that the balancers' files have for them.
 var ids = []string{"node-1", "node-2", "node-3"}
 
-// front is the TLS of a node that speaks none itself: one more listener on its
-// address, which is there while the node is.
-//
-// A server does not take certificates yet. When it does, the nodes are started
-// with their directories and this type goes.
-type front struct {
-	addr  string // where it listens
-	node  *node
-	tls   *tls.Config
-	conns sync.WaitGroup
-
-	mu       sync.Mutex
-	listener net.Listener
-}
-
-func (f *front) open(t *testing.T) {
-	t.Helper()
-	l, err := tls.Listen("tcp", f.addr, f.tls)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.mu.Lock()
-	f.listener = l
-	f.mu.Unlock()
-	f.conns.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			f.conns.Go(func() { f.pass(conn) })
-		}
-	})
-}
-
-// pass carries one connection until either side ends it.
-func (f *front) pass(conn net.Conn) {
-	defer conn.Close()
-	back, err := net.DialTimeout("tcp", f.node.addr, time.Second)
-	if err != nil {
-		return
-	}
-	defer back.Close()
-	var other sync.WaitGroup
-	other.Go(func() {
-		_, _ = io.Copy(back, conn) // either side may end it at any time
-		_ = back.Close()
-		_ = conn.Close()
-	})
-	_, _ = io.Copy(conn, back)
-	_ = back.Close()
-	_ = conn.Close()
-	other.Wait()
-}
-
-func (f *front) close() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.listener != nil {
-		_ = f.listener.Close()
-		f.listener = nil
-	}
-}
-
 // site is three nodes that form a cluster, their certificates, and what stands in
 // front of them.
 type site struct {
 	nodes  []*node
-	fronts []*front
-	pki    string // where the certificates are
+	addrs  []string // of the nodes' HTTP ports
+	pki    string   // where the certificates are
 	client *http.Client
+}
+
+// issue makes the certificates of the nodes at loopback addresses, of the
+// balancer's public name and of the clients "balancer" and "worker".
+func (s *site) issue(t *testing.T) {
+	t.Helper()
+	s.pki = filepath.Join(t.TempDir(), "pki")
+	o := pki.InitOptions{Cluster: "site", Clients: []string{"balancer", "worker"}}
+	for i, id := range append(slices.Clone(ids), "balancer") {
+		o.Nodes = append(o.Nodes, pki.NodeSpec{ID: id, Hosts: []string{id, "pulse.internal", fmt.Sprintf("127.0.0.%d", i+1)}})
+	}
+	if _, err := pki.Init(s.pki, o); err != nil {
+		t.Fatal(err)
+	}
+	// HAProxy wants the key in the same file.
+	for _, name := range []string{"balancer/http", "clients/balancer/client"} {
+		path := filepath.Join(s.pki, name)
+		write(t, path+"-both.pem", read(t, path+".pem")+read(t, path+".key"))
+	}
+}
+
+// certs are the files of the balancer by the names that its configuration has.
+func (s *site) certs(dir string) (pairs []string) {
+	server, client := filepath.Join(s.pki, "balancer"), filepath.Join(s.pki, "clients", "balancer")
+	for _, name := range []string{"http-ca.pem", "client-ca.pem", "client.crl"} {
+		pairs = append(pairs, dir+name, filepath.Join(server, name))
+	}
+	if strings.Contains(dir, "haproxy") {
+		return append(pairs, dir+"balancer.pem", filepath.Join(server, "http-both.pem"), dir+"client.pem", filepath.Join(client, "client-both.pem"))
+	}
+	return append(pairs, dir+"balancer.pem", filepath.Join(server, pki.HTTPCertFile), dir+"balancer.key", filepath.Join(server, pki.HTTPKeyFile),
+		dir+"client.pem", filepath.Join(client, pki.ClientCertFile), dir+"client.key", filepath.Join(client, pki.ClientKeyFile))
+}
+
+// clientAs is a client that shows a certificate of the cluster; "" none.
+func (s *site) clientAs(t *testing.T, name string) *http.Client {
+	t.Helper()
+	dir := filepath.Join(s.pki, "clients", "worker")
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(read(t, filepath.Join(dir, pki.HTTPCAFile)))) {
+		t.Fatal("no HTTP CA")
+	}
+	config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	if name != "" {
+		dir = filepath.Join(s.pki, "clients", name)
+		cert, err := tls.LoadX509KeyPair(filepath.Join(dir, pki.ClientCertFile), filepath.Join(dir, pki.ClientKeyFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Certificates = []tls.Certificate{cert}
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
 }
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{pki: filepath.Join(t.TempDir(), "pki")}
-	var specs []pki.NodeSpec
-	for _, id := range append(slices.Clone(ids), "balancer") {
-		specs = append(specs, pki.NodeSpec{ID: id, Hosts: []string{id, "pulse.internal"}})
-	}
-	if _, err := pki.Init(s.pki, pki.InitOptions{Cluster: "site", Nodes: specs}); err != nil {
-		t.Fatal(err)
-	}
-	// HAProxy wants the key in the same file.
-	both := read(t, filepath.Join(s.pki, "balancer", pki.HTTPCertFile)) + read(t, filepath.Join(s.pki, "balancer", pki.HTTPKeyFile))
-	write(t, filepath.Join(s.pki, "balancer", "balancer.pem"), both)
-
-	join := freePort(t, "127.0.0.1")
+	s := new(site)
+	s.issue(t)
+	s.client = s.clientAs(t, "worker")
+	own := s.clientAs(t, "worker")
+	own.Timeout = direct.Timeout
+	own.Transport.(*http.Transport).DisableKeepAlives = true
+	join := ports.Free(t, "127.0.0.1")
 	for i, id := range ids {
 		ip := fmt.Sprintf("127.0.0.%d", i+1)
 		gossip := join
 		if i > 0 {
-			gossip = freePort(t, ip)
+			gossip = ports.Free(t, ip)
 		}
-		n := newNode(t, nodeConfig{id: id, ip: ip, args: []string{
-			"--rpc", freePort(t, ip), "--raft", freePort(t, ip), "--gossip", gossip,
-			"--join", join, "--bootstrap-expect", "3", "--cluster-secret-file", filepath.Join(s.pki, id, pki.SecretFile),
+		n := newNode(t, nodeConfig{id: id, ip: ip, client: own, args: []string{
+			"--certs", filepath.Join(s.pki, id), "--rpc", ports.Free(t, ip), "--raft", ports.Free(t, ip), "--gossip", gossip,
+			"--join", join, "--bootstrap-expect", "3",
 		}})
-		s.nodes = append(s.nodes, n)
+		s.nodes, s.addrs = append(s.nodes, n), append(s.addrs, n.addr)
 		n.start(t)
-		h, err := pki.OpenHTTP(pki.HTTPOptions{Files: pki.HTTPFiles(filepath.Join(s.pki, id))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		config := h.ServerConfig()
-		config.NextProtos = []string{"http/1.1"}
-		f := &front{addr: freePort(t, ip), node: n, tls: config}
-		f.open(t)
-		t.Cleanup(func() {
-			f.close()
-			n.kill() // ends its connections
-			f.conns.Wait()
-		})
-		s.fronts = append(s.fronts, f)
 	}
 	for _, n := range s.nodes {
 		n.ready(t)
 	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM([]byte(read(t, filepath.Join(s.pki, ids[0], pki.HTTPCAFile)))) {
-		t.Fatal("no HTTP CA")
-	}
-	s.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
 	return s
-}
-
-// kill takes a node away, with its port.
-func (s *site) kill(i int) {
-	s.fronts[i].close()
-	s.nodes[i].kill()
 }
 
 // leader is the place of the node that leads.
@@ -166,7 +122,7 @@ func (s *site) leader(t *testing.T) (place int) {
 	t.Helper()
 	until(t, "a leader", func() (bool, string) {
 		for i, n := range s.nodes {
-			_, body := get(t, "http://"+n.addr+"/v1/cluster?consistency=stale")
+			_, body := n.get("/v1/cluster?consistency=stale")
 			var answer struct {
 				Node struct{ Role string }
 			}
@@ -194,27 +150,22 @@ var kinds = []kind{
 		return changed(t, files+"/haproxy/haproxy.cfg", append(s.servers(),
 			"maxconn 20000", "maxconn 2000", // a test machine may not open more files
 			"bind :7400", "bind "+addr,
-			"/etc/haproxy/certs/http-ca.pem", filepath.Join(s.pki, "balancer", pki.HTTPCAFile),
+			"/etc/haproxy/certs/http-ca.pem", filepath.Join(s.pki, "clients", "balancer", pki.HTTPCAFile),
 			"timeout client 11m", "timeout client "+silence,
 			"timeout server 11m", "timeout server "+silence)...)
 	}, haproxyArgs, syscall.SIGUSR2},
 	{"haproxy-http", "haproxy", "/haproxy/haproxy-http.cfg", func(t *testing.T, s *site, addr, silence string) string {
-		return changed(t, files+"/haproxy/haproxy-http.cfg", append(s.servers(),
+		return changed(t, files+"/haproxy/haproxy-http.cfg", append(append(s.servers(), s.certs("/etc/haproxy/certs/")...),
 			"maxconn 20000", "maxconn 2000",
 			"bind :7443", "bind "+addr,
-			"/etc/haproxy/certs/balancer.pem", filepath.Join(s.pki, "balancer", "balancer.pem"),
-			"/etc/haproxy/certs/http-ca.pem", filepath.Join(s.pki, "balancer", pki.HTTPCAFile),
 			"timeout client 11m", "timeout client "+silence,
 			"timeout server 11m", "timeout server "+silence,
 			"timeout tunnel 2m", "timeout tunnel "+silence)...)
 	}, haproxyArgs, syscall.SIGUSR2},
 	{"nginx", "nginx", "/nginx/pulse.conf", func(t *testing.T, s *site, addr, silence string) string {
 		dir := t.TempDir()
-		ours := changed(t, files+"/nginx/pulse.conf", append(s.servers(),
+		ours := changed(t, files+"/nginx/pulse.conf", append(append(s.servers(), s.certs("/etc/nginx/certs/")...),
 			"listen 7443", "listen "+addr,
-			"/etc/nginx/certs/balancer.pem", filepath.Join(s.pki, "balancer", pki.HTTPCertFile),
-			"/etc/nginx/certs/balancer.key", filepath.Join(s.pki, "balancer", pki.HTTPKeyFile),
-			"/etc/nginx/certs/http-ca.pem", filepath.Join(s.pki, "balancer", pki.HTTPCAFile),
 			"proxy_read_timeout 11m", "proxy_read_timeout "+silence,
 			"proxy_send_timeout 11m", "proxy_send_timeout "+silence)...)
 		// What the package has in nginx.conf, as far as it matters, and the lines that
@@ -233,7 +184,7 @@ func haproxyArgs(config string) []string { return []string{"-W", "-db", "-f", co
 // servers replaces the nodes' names by their addresses here.
 func (s *site) servers() (pairs []string) {
 	for i, id := range ids {
-		pairs = append(pairs, id+":7400", s.fronts[i].addr)
+		pairs = append(pairs, id+":7400", s.addrs[i])
 	}
 	return pairs
 }
@@ -264,12 +215,12 @@ type hand struct {
 func launchBalancer(t *testing.T, s *site, k kind, name, silence string) *balancer {
 	t.Helper()
 	path := tool(t, k.program)
-	addr := freePort(t, "127.0.0.1")
+	addr := ports.Free(t, "127.0.0.1")
 	b := &balancer{
 		t: t, name: name, site: s, signal: k.reload, url: "https://" + addr,
 		path: filepath.Join(t.TempDir(), "config"), whole: k.config(t, s, addr, silence),
 		// The third node's line, by its name or by its address.
-		line: regexp.MustCompile(`(?m)^ +server (` + regexp.QuoteMeta(s.fronts[2].addr) + `|` + ids[2] + `) .*$`),
+		line: regexp.MustCompile(`(?m)^ +server (` + regexp.QuoteMeta(s.addrs[2]) + `|` + ids[2] + `) .*$`),
 	}
 	if len(b.line.FindAllString(b.whole, -1)) != 1 {
 		t.Fatalf("%s: %s is not there once", k.file, ids[2])
@@ -281,6 +232,10 @@ func launchBalancer(t *testing.T, s *site, k kind, name, silence string) *balanc
 		err := b.ask()
 		return err == nil, fmt.Sprint(err, b.program.output())
 	})
+	// Whoever shows no certificate is let through by none of them.
+	if err := b.askAs(s.clientAs(t, "")); err == nil || !regexp.MustCompile(`401|400|certificate required|handshake failure`).MatchString(err.Error()) {
+		t.Errorf("%s: somebody without a certificate is answered: %v", b.name, err)
+	}
 	// Short leases, so that a node's death is over soon for what ran there.
 	if _, err := b.client.PutQueue(t.Context(), b.queue(), sdk.QueueSettings{LeaseDurationMillis: 5000, OfferDurationMillis: 2000}); err != nil {
 		t.Fatal(err)
@@ -291,8 +246,10 @@ func launchBalancer(t *testing.T, s *site, k kind, name, silence string) *balanc
 func (b *balancer) queue() string { return "via-" + b.name }
 
 // ask is one request on a connection of its own.
-func (b *balancer) ask() error {
-	transport := b.site.client.Transport.(*http.Transport).Clone()
+func (b *balancer) ask() error { return b.askAs(b.site.client) }
+
+func (b *balancer) askAs(who *http.Client) error {
+	transport := who.Transport.(*http.Transport).Clone()
 	transport.DisableKeepAlives = true
 	client := &http.Client{Transport: transport, Timeout: 5 * time.Second}
 	res, err := client.Get(b.url + "/v1/cluster?consistency=stale")
@@ -599,7 +556,7 @@ func TestWorkersLiveWellBehindABalancer(t *testing.T) {
 		stops[b] = b.probe(100 * time.Millisecond)
 	}
 	died := time.Now()
-	s.kill(dead)
+	s.nodes[dead].kill()
 	const back = 10 * time.Second
 	for _, b := range all {
 		until(t, b.name+": all workers are at the nodes that live", func() (bool, string) {
@@ -634,7 +591,6 @@ func TestWorkersLiveWellBehindABalancer(t *testing.T) {
 	// It comes back, and new workers find it.
 	s.nodes[dead].start(t)
 	s.nodes[dead].ready(t)
-	s.fronts[dead].open(t)
 	for _, b := range all {
 		until(t, b.name+": a worker is connected to the node that is back", func() (bool, string) {
 			b.connect(life, &running, 1)
@@ -682,20 +638,17 @@ func (b *balancer) settle(ctx context.Context, running *sync.WaitGroup, life con
 	})
 }
 
+// gatewayLine begins what a reader takes out of the comments to have gateways.
+const gatewayLine = "#gateway# "
+
 func TestTheBalancersUnderstandTheirFiles(t *testing.T) {
 	t.Parallel()
 	// Names are looked up when the file is checked; here they are addresses.
-	s := &site{pki: filepath.Join(t.TempDir(), "pki")}
-	var specs []pki.NodeSpec
-	for i, id := range append(slices.Clone(ids), "balancer") {
-		specs = append(specs, pki.NodeSpec{ID: id, Hosts: []string{id}})
-		s.fronts = append(s.fronts, &front{addr: fmt.Sprintf("127.0.0.%d:7400", i+1)})
+	s := new(site)
+	s.issue(t)
+	for i := range ids {
+		s.addrs = append(s.addrs, fmt.Sprintf("127.0.0.%d:7400", i+1))
 	}
-	if _, err := pki.Init(s.pki, pki.InitOptions{Nodes: specs}); err != nil {
-		t.Fatal(err)
-	}
-	both := read(t, filepath.Join(s.pki, "balancer", pki.HTTPCertFile)) + read(t, filepath.Join(s.pki, "balancer", pki.HTTPKeyFile))
-	write(t, filepath.Join(s.pki, "balancer", "balancer.pem"), both)
 	for _, k := range kinds {
 		program := tool(t, k.program)
 		config := k.config(t, s, "127.0.0.1:7400", "11m")
@@ -712,6 +665,14 @@ func TestTheBalancersUnderstandTheirFiles(t *testing.T) {
 		}
 		if out, code := check(strings.Replace(config, "timeout", "tmieout", 1)); code == 0 {
 			t.Errorf("%s: a mistake is let pass:%s", k.file, indent(out))
+		}
+		// With the lines for gateways, too.
+		with := strings.NewReplacer(gatewayLine, "", "gateway-1:7400", "127.0.1.1:7400", "gateway-2:7400", "127.0.1.2:7400").Replace(config)
+		if n := strings.Count(with, "127.0.1."); n != 2 {
+			t.Errorf("%s has lines for %d gateways", k.file, n)
+		}
+		if out, code := check(with); code != 0 || strings.Contains(strings.ToLower(out), "warning") || strings.Contains(out, "[warn]") {
+			t.Errorf("%s with gateways: %d%s", k.file, code, indent(out))
 		}
 	}
 }

@@ -60,6 +60,7 @@ type composeService struct {
 	Logging         any
 	DependsOn       map[string]struct{ Condition string } `yaml:"depends_on"`
 	Networks        []string
+	Profiles        []string
 	NetworkMode     string `yaml:"network_mode"`
 	StopGracePeriod string `yaml:"stop_grace_period"`
 	Ulimits         any
@@ -149,10 +150,12 @@ func issued(t *testing.T, c command) (dir string, hosts map[string][]string) {
 	if names := c.flags["cluster"]; len(names) > 0 {
 		o.Cluster = names[0]
 	}
-	for _, n := range c.flags["node"] {
-		id, list, _ := strings.Cut(n, "=")
-		hosts[id] = strings.Split(list, ",")
-		o.Nodes = append(o.Nodes, pki.NodeSpec{ID: id, Hosts: hosts[id]})
+	for into, nodes := range map[*[]pki.NodeSpec][]string{&o.Nodes: c.flags["node"], &o.Gateways: c.flags["gateway"]} {
+		for _, n := range nodes {
+			id, list, _ := strings.Cut(n, "=")
+			hosts[id] = strings.Split(list, ",")
+			*into = append(*into, pki.NodeSpec{ID: id, Hosts: hosts[id]})
+		}
 	}
 	dir = filepath.Join(t.TempDir(), "pki")
 	if _, err := pki.Init(dir, o); err != nil {
@@ -213,6 +216,7 @@ func TestComposeMakesACluster(t *testing.T) {
 		t.Fatalf("certificates runs %v %v", certs.verb, certs.args)
 	}
 	dir, hosts := issued(t, certs)
+	delete(hosts, "gateway-1") // see TestComposeRunsAGatewayIfAsked
 	// mounted is the file of the certificates' volume that a service sees at a path.
 	mounted := func(s composeService, at string) string {
 		for _, v := range s.Volumes {

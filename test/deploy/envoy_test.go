@@ -103,6 +103,14 @@ func TestEnvoyKeepsLongConnections(t *testing.T) {
 	if len(ends) != 3 {
 		t.Errorf("%d nodes", len(ends))
 	}
+	var with map[string]any
+	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(read(t, files+"/envoy/envoy.yaml"), gatewayLine, "")), &with); err != nil {
+		t.Fatalf("with gateways: %v", err)
+	}
+	ends, _ = at(t, with, "static_resources", "clusters", 0, "load_assignment", "endpoints", 0, "lb_endpoints").([]any)
+	if len(ends) != 5 || at(t, ends[4], "endpoint", "address", "socket_address", "address") != "gateway-2" {
+		t.Errorf("with gateways: %v", ends)
+	}
 	if !strings.Contains(read(t, files+"/envoy/envoy.yaml"), "--drain-time-s") {
 		t.Error("nothing is said of what a reload does")
 	}

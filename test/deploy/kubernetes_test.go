@@ -339,7 +339,7 @@ func TestKubernetesAsksTheNodesWhatTheyAnswer(t *testing.T) {
 		if p.probe.HTTPGet.Path != p.path || c.port(p.probe.HTTPGet.Port) != 7400 || p.probe.HTTPGet.Scheme != "HTTPS" {
 			t.Errorf("the %s probe asks %+v", p.name, p.probe.HTTPGet)
 		}
-		if code, body := get(t, "http://"+n.addr+p.probe.HTTPGet.Path); code != 200 {
+		if code, body := n.get(p.probe.HTTPGet.Path); code != 200 {
 			t.Errorf("the %s probe would be told %d %s", p.name, code, body)
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -16,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pulse/test/ports"
 )
 
 // patience bounds every wait for something that has to happen. It is not how
@@ -27,6 +27,8 @@ type node struct {
 	id, ip, addr string // addr is of HTTP
 	args         []string
 	binary, log  string
+	url          string       // of HTTP
+	client       *http.Client // that the node lets in
 
 	mu  sync.Mutex
 	cmd *exec.Cmd // nil: it does not run
@@ -35,27 +37,17 @@ type node struct {
 type nodeConfig struct {
 	id, ip string
 	args   []string // beside --node-id, --data and --http
-}
-
-// freePort is free at an address, and below those that outgoing connections take
-// at random, so that it stays free until somebody listens there.
-func freePort(t *testing.T, ip string) string {
-	t.Helper()
-	for range 100 {
-		addr := fmt.Sprintf("%s:%d", ip, 20000+rand.IntN(12000))
-		if l, err := net.Listen("tcp", addr); err == nil {
-			_ = l.Close()
-			return addr
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
+	client *http.Client
 }
 
 func newNode(t *testing.T, c nodeConfig) *node {
 	t.Helper()
 	dir := t.TempDir()
-	n := &node{id: c.id, ip: c.ip, addr: freePort(t, c.ip), binary: binary(t, "pulse"), log: filepath.Join(dir, c.id+".log")}
+	n := &node{id: c.id, ip: c.ip, addr: ports.Free(t, c.ip), binary: binary(t, "pulse"), log: filepath.Join(dir, c.id+".log"), client: c.client}
+	n.url = "https://" + n.addr
+	if n.client == nil {
+		n.url, n.client = "http://"+n.addr, direct
+	}
 	n.args = append([]string{"server", "--node-id", c.id, "--data", filepath.Join(dir, "data"), "--http", n.addr, "--log-level", "warn"}, c.args...)
 	t.Cleanup(func() {
 		n.kill()
@@ -106,7 +98,7 @@ func (n *node) start(t *testing.T) {
 func (n *node) ready(t *testing.T) {
 	t.Helper()
 	until(t, n.id+" is ready", func() (bool, string) {
-		code, body := get(t, "http://"+n.addr+"/readyz")
+		code, body := n.get("/readyz")
 		return code == http.StatusOK, fmt.Sprint(code, " ", body)
 	})
 }
@@ -125,10 +117,9 @@ func (n *node) kill() {
 
 var direct = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// get asks once; an error is code 0.
-func get(t *testing.T, url string) (code int, body string) {
-	t.Helper()
-	res, err := direct.Get(url)
+// get asks a node once; an error is code 0.
+func (n *node) get(path string) (code int, body string) {
+	res, err := n.client.Get(n.url + path)
 	if err != nil {
 		return 0, err.Error()
 	}

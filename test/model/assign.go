@@ -81,7 +81,11 @@ func (m *Model) capable(i *Instance, t *Task) bool {
 
 // eligible says that a capable session has room now.
 func (m *Model) eligible(i *Instance, t *Task) bool {
-	return m.capable(i, t) && m.active(i) < i.Capacity && !i.Hold && i.HoldUntil <= m.Clock
+	room := i.Capacity
+	if i.Hold { // nothing was heard since an offer lapsed: one at a time
+		room = min(room, 1)
+	}
+	return m.capable(i, t) && m.active(i) < room && i.HoldUntil <= m.Clock
 }
 
 func (m *Model) sessionFor(t *Task) *Instance {

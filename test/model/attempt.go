@@ -32,12 +32,11 @@ func (m *Model) release(a *Attempt, cause pb.EndCause) {
 	m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_EXPIRED, cause)
 	t.AttemptCount--
 	t.Unstarted++
-	var delayMS int64
+	t.Park = pb.Park_PARK_UNSPECIFIED // it keeps its place, but
 	if t.Unstarted >= unstartedMax {
-		// A task that nobody starts waits, whatever its own delays are.
-		delayMS = max(t.backOff(t.Unstarted-unstartedMax+1), holdFirstMS)
+		// a task that nobody starts waits, whatever its own delays are.
+		m.parkFor(t, max(t.backOff(t.Unstarted-unstartedMax+1), holdFirstMS))
 	}
-	m.parkFor(t, delayMS)
 	m.toWaiting(t)
 }
 
@@ -131,15 +130,16 @@ func (a *Attempt) forgetRenewals() {
 	}
 }
 
-// extend gives the full lease from now, never past the attempt timeout or the
-// deadline and never less than before.
+// extend gives the full lease from now, never less than before and never past
+// the attempt timeout or the deadline: those hold for an offer that is started
+// too.
 func (m *Model) extend(a *Attempt) {
-	until := m.Clock + a.Task.Queue.Settings.LeaseMS*millis
+	until := max(a.LeaseUntil, m.Clock+a.Task.Queue.Settings.LeaseMS*millis)
 	until = min(until, a.Task.Deadline)
 	if a.TimeoutAt != 0 {
 		until = min(until, a.TimeoutAt)
 	}
-	a.LeaseUntil = max(a.LeaseUntil, until)
+	a.LeaseUntil = until
 	a.renewedOpening = m.opening()
 }
 

@@ -47,7 +47,13 @@ type Namespace struct {
 	ID       ID
 	Name     string
 	Revision uint64
+	Quota    Quota
 	seq      int
+}
+
+// Quota bounds what a namespace may hold; 0 is no bound.
+type Quota struct {
+	TasksWaiting, PayloadBytes, Workers uint64
 }
 
 // Settings of a queue.
@@ -108,6 +114,9 @@ type Task struct {
 	Live                           *Attempt
 	LastEpoch                      uint64
 	KeyToken                       uint64
+	Schedule                       *Schedule // whose run it is, deleted ones too
+	NominalAt                      int64
+	Trace                          string // W3C Trace Context that it came with
 	ReviewCause                    pb.EndCause
 	RetentionMS                    int64
 	RememberedUntil                int64
@@ -116,8 +125,9 @@ type Task struct {
 	// delay without jitter, counted from the entry's time.
 	Backoff *Backoff
 
-	hash string
-	seq  int
+	hash    string
+	runKind string // of a schedule's run: what its business key begins with
+	seq     int
 }
 
 // Backoff is a delay whose jitter is the machine's to choose.
@@ -200,11 +210,13 @@ type Instance struct {
 	Hold                                 bool
 	HoldUntil                            int64
 	HoldMS                               int64
+	HeldAt                               int64
 	GraceOver                            bool
 
 	secret            string
 	renewedOpening    uint64
 	disconnectedIndex uint64 // entry that disconnected it
+	Undeliverable     bool   // because work could not be delivered to it
 	assignedIndex     uint64
 	assignedPlace     int
 	seq               int // of its session
@@ -256,6 +268,11 @@ type Model struct {
 	Gateways   []*Gateway
 	Keys       []*Key
 	Remembered []*Remembered
+	Tokens     []*Token
+	Changes    []*Change // the record of who did what, oldest first
+	hadToken   bool
+	Schedules  []*Schedule
+	Zones      []*Zone
 
 	DefaultQueue       Settings // of the queue every cluster begins with
 	IdempotencyKeysMax uint64
@@ -266,6 +283,7 @@ type Model struct {
 	registered []ID // instances, in this entry
 	remembers  bool // the command being executed leaves a remembered answer
 	due        int  // processed in this entry
+	feed       *feed
 	fresh      fresh
 }
 
@@ -276,6 +294,7 @@ type fresh struct {
 	tasks      []*Task
 	attempts   []*Attempt
 	sessions   []*Instance
+	schedules  []*Schedule
 }
 
 // New is the state before the first entry.
@@ -315,6 +334,21 @@ func (m *Model) Pending() bool {
 }
 
 func (m *Model) command(c *pb.Command) Result {
+	if id := c.Caller.GetTokenId(); len(id) > 0 {
+		if t := m.token(id); t == nil || !t.Lives(m.Clock) {
+			return refuse(unauthenticated)
+		}
+	}
+	of := "*"
+	if ns := m.namespaceOf(c); ns != nil {
+		of = ns.Name
+	}
+	res := m.execute(c)
+	m.record(c, res, of)
+	return res
+}
+
+func (m *Model) execute(c *pb.Command) Result {
 	switch body := c.Body.(type) {
 	case *pb.Command_OpenTerm:
 		return m.openTerm()
@@ -326,14 +360,24 @@ func (m *Model) command(c *pb.Command) Result {
 			return refuse(invalidArgument)
 		}
 		return Result{}
+	case *pb.Command_PutZones:
+		return m.putZones(body.PutZones)
 	case *pb.Command_ReportGateway:
 		return m.reportGateway(body.ReportGateway)
 	case *pb.Command_RegisterSession:
 		return m.registerSession(body.RegisterSession)
 	case *pb.Command_PutNamespace:
-		return m.putNamespace(body.PutNamespace)
+		return m.remembering(m.namespaceNamed("default"), c, func() Result { return m.putNamespace(body.PutNamespace) })
+	case *pb.Command_TouchTokens:
+		return m.touchTokens(body.TouchTokens)
+	case *pb.Command_RecordAction:
+		return Result{}
+	case *pb.Command_CreateToken:
+		return m.remembering(m.namespaceNamed("default"), c, func() Result { return m.createToken(c, body.CreateToken) })
+	case *pb.Command_RevokeToken:
+		return m.remembering(m.namespaceNamed("default"), c, func() Result { return m.revokeToken(c, body.RevokeToken) })
 	case *pb.Command_DeleteNamespace:
-		return m.deleteNamespace(body.DeleteNamespace)
+		return m.remembering(m.namespaceNamed("default"), c, func() Result { return m.deleteNamespace(body.DeleteNamespace) })
 	}
 	ns := m.namespaceOf(c)
 	if ns == nil {
@@ -361,6 +405,8 @@ func (m *Model) command(c *pb.Command) Result {
 			return m.cancel(ns, body.CancelTask)
 		case *pb.Command_RetryTask:
 			return m.retry(ns, body.RetryTask)
+		case *pb.Command_RunTask:
+			return m.runNow(ns, body.RunTask)
 		case *pb.Command_ReviewTask:
 			return m.review(ns, body.ReviewTask)
 		case *pb.Command_BulkTasks:
@@ -375,6 +421,16 @@ func (m *Model) command(c *pb.Command) Result {
 			return m.drainWorker(ns, body.DrainWorker)
 		case *pb.Command_FreeKey:
 			return m.freeKey(ns, body.FreeKey)
+		case *pb.Command_PutSchedule:
+			return m.putSchedule(ns, body.PutSchedule)
+		case *pb.Command_DeleteSchedule:
+			return m.deleteSchedule(ns, body.DeleteSchedule)
+		case *pb.Command_PauseSchedule:
+			return m.pauseSchedule(ns, body.PauseSchedule)
+		case *pb.Command_TriggerSchedule:
+			return m.trigger(ns, body.TriggerSchedule)
+		case *pb.Command_BackfillSchedule:
+			return m.backfill(ns, body.BackfillSchedule)
 		}
 		panic("model: unknown command")
 	})
@@ -383,7 +439,7 @@ func (m *Model) command(c *pb.Command) Result {
 // remembering answers a request that carries an Idempotency-Key from memory if
 // it was accepted before, and remembers it if it is accepted now.
 func (m *Model) remembering(ns *Namespace, c *pb.Command, do func() Result) Result {
-	if c.IdempotencyKey == "" {
+	if c.IdempotencyKey == "" || ns == nil {
 		return do()
 	}
 	for _, r := range m.Remembered {
@@ -403,6 +459,9 @@ func (m *Model) remembering(ns *Namespace, c *pb.Command, do func() Result) Resu
 	res := do()
 	m.remembers = false
 	if res.Code == "" {
+		if res.Task != nil { // the bytes of the answer stay with the task
+			res.Task.RememberedUntil = m.Clock + 24*hour
+		}
 		m.Remembered = append(m.Remembered, &Remembered{Namespace: ns, Key: c.IdempotencyKey,
 			Hash: string(c.ContentHash), ExpiresAt: m.Clock + 24*hour, Result: res, kind: fmt.Sprintf("%T", c.Body)})
 	}
@@ -488,6 +547,18 @@ func (m *Model) Bind(namespaces, queues, tasks, attempts, sessions []ID) (ok boo
 	}
 	for i, o := range f.sessions {
 		o.SessionID = sessions[i]
+	}
+	return true
+}
+
+// BindSchedules names the schedules the last entry made, in their order of creation.
+func (m *Model) BindSchedules(schedules []ID) (ok bool) {
+	if len(schedules) != len(m.fresh.schedules) {
+		return false
+	}
+	for i, c := range m.fresh.schedules {
+		c.ID = schedules[i]
+		m.nameRuns(c)
 	}
 	return true
 }

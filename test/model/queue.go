@@ -51,8 +51,13 @@ func (m *Model) newNamespace(name string) *Namespace {
 }
 
 func (m *Model) putNamespace(b *pb.PutNamespace) Result {
-	if m.namespaceNamed(b.Name) == nil {
-		m.newNamespace(b.Name)
+	ns := m.namespaceNamed(b.Name)
+	quota := Quota{TasksWaiting: b.Quota.GetTasksWaiting(), PayloadBytes: b.Quota.GetPayloadBytes(), Workers: b.Quota.GetWorkers()}
+	if ns == nil {
+		m.newNamespace(b.Name).Quota = quota
+	} else if b.Quota != nil && ns.Quota != quota {
+		ns.Quota = quota
+		ns.Revision++
 	}
 	return Result{}
 }
@@ -74,6 +79,16 @@ func (m *Model) deleteNamespace(b *pb.DeleteNamespace) Result {
 	}
 	for _, t := range m.Tasks {
 		if t.Namespace == ns {
+			return refuse(conflict)
+		}
+	}
+	for _, t := range m.Tokens {
+		if t.Lives(m.Clock) && slices.Contains(t.Namespaces, ns.Name) {
+			return refuse(conflict)
+		}
+	}
+	for _, c := range m.Schedules {
+		if c.Namespace == ns {
 			return refuse(conflict)
 		}
 	}
@@ -154,6 +169,11 @@ func (m *Model) deleteQueue(ns *Namespace, b *pb.DeleteQueue) Result {
 	}
 	for _, i := range m.Instances {
 		if i.Queue == q && i.Connected {
+			return refuse(conflict)
+		}
+	}
+	for _, c := range m.Schedules {
+		if c.Namespace == ns && c.Spec.Task.Queue == q.Name {
 			return refuse(conflict)
 		}
 	}

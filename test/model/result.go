@@ -5,6 +5,7 @@ import pb "pulse/proto/pulse/v1"
 // Codes the machine may answer.
 const (
 	invalidArgument    = "invalid_argument"
+	unauthenticated    = "unauthenticated"
 	forbidden          = "forbidden"
 	notFound           = "not_found"
 	conflict           = "conflict"
@@ -48,6 +49,11 @@ type Result struct {
 	Key      *KeyAnswer
 	Instance *Instance
 	Gone     []Gone
+	Token    *Token
+
+	Schedule   *Schedule
+	ScheduleAt Schedule // as the command left it
+	Backfill   []BackfillItem
 }
 
 // Lease is an authority verified anew for an answer.

@@ -33,8 +33,8 @@ func (m *Model) gateway(id string) *Gateway {
 	return nil
 }
 
-// heard notes that a valid frame of the session came: it may be offered work
-// again once its hold is over.
+// heard notes that a valid frame of the session came: it may be offered all it has
+// room for again, once its rest is over.
 func (m *Model) heard(i *Instance) { i.Hold = false }
 
 func capabilities(list []*pb.Capability) []string {
@@ -69,7 +69,11 @@ func (m *Model) registerSession(b *pb.RegisterSession) Result {
 			i.Notify != b.CancellationNotifications || i.Keys != b.ConcurrencyKeys:
 			return refuse(identityConflict)
 		}
-	} else {
+	}
+	if (i == nil || !i.Connected) && q.Namespace.Quota.Workers != 0 && m.Workers(q.Namespace) >= q.Namespace.Quota.Workers {
+		return refuse(rateLimited)
+	}
+	if i == nil {
 		i = &Instance{ID: toID(b.InstanceId), Namespace: q.Namespace, Queue: q, Capabilities: caps,
 			Notify: b.CancellationNotifications, Keys: b.ConcurrencyKeys, secret: string(b.SecretHash)}
 		m.Instances = append(m.Instances, i)
@@ -128,8 +132,12 @@ func (m *Model) setCapacity(ns *Namespace, b *pb.SetCapacity) Result {
 
 // closeSession is never refused: a session that is over has nothing to lose.
 func (m *Model) closeSession(ns *Namespace, b *pb.CloseSession) Result {
-	if i, code := m.holder(ns, b.Session); code == "" {
+	if i, code := m.holder(ns, b.Session); code == "" && i.Connected {
 		m.disconnect(i)
+		i.Undeliverable = b.Undeliverable
+		if b.Undeliverable { // back again, it rests all the same
+			m.rest(i)
+		}
 	}
 	return Result{}
 }
@@ -140,6 +148,7 @@ func (m *Model) disconnect(i *Instance) {
 		i.DisconnectedAt = m.Clock
 		i.disconnectedIndex = m.fence()
 		i.GraceOver = false
+		i.Undeliverable = false
 		i.renewedOpening = m.opening()
 	}
 }

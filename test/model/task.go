@@ -41,6 +41,14 @@ func (m *Model) taskIn(ns *Namespace, raw []byte) *Task {
 	return nil
 }
 
+// TraceOf is a trace context as one text; empty without one.
+func TraceOf(t *pb.TraceContext) string {
+	if t == nil {
+		return ""
+	}
+	return t.Parent + " " + t.State
+}
+
 func (m *Model) submit(ns *Namespace, c *pb.Command, b *pb.SubmitTask) Result {
 	q := m.queueNamed(ns, b.Queue)
 	if q == nil {
@@ -68,7 +76,7 @@ func (m *Model) submit(ns *Namespace, c *pb.Command, b *pb.SubmitTask) Result {
 		Payload: string(b.Payload), BusinessKey: b.BusinessKey, Key: b.ConcurrencyKey,
 		Priority: b.Priority, AvailableAt: m.Clock, StartDeadline: b.StartDeadlineAtUs,
 		Deadline: b.DeadlineAtUs, Safety: b.RecoverySafety, Retry: q.Settings.Retry,
-		hash: string(c.ContentHash),
+		hash: string(c.ContentHash), Trace: TraceOf(b.Trace),
 	}
 	if b.AvailableAtUs > m.Clock {
 		t.AvailableAt = b.AvailableAtUs
@@ -96,6 +104,9 @@ func (m *Model) submit(ns *Namespace, c *pb.Command, b *pb.SubmitTask) Result {
 	}
 	if t.Deadline <= t.AvailableAt || t.StartDeadline != 0 && t.StartDeadline <= t.AvailableAt {
 		return refuse(invalidArgument)
+	}
+	if !m.roomFor(ns, t.Payload) {
+		return refuse(queueFull)
 	}
 	if t.AvailableAt > m.Clock {
 		t.Park = pb.Park_PARK_DELAYED
@@ -129,6 +140,7 @@ func (m *Model) complete(t *Task, s pb.TaskState, errorCode string) {
 	t.Park = pb.Park_PARK_UNSPECIFIED
 	m.freeKeyOf(t)
 	m.changed(t)
+	m.runOver(t)
 }
 
 // toReview leaves the decision to an operator. A key the ending attempt held
@@ -281,20 +293,39 @@ func (m *Model) retryTask(old *Task) Result {
 	if !old.Terminal() || old.Queue.Deleted {
 		return refuse(conflict)
 	}
-	if m.count(old.Queue, waiting) >= old.Queue.Settings.MaxWaiting {
+	if m.count(old.Queue, waiting) >= old.Queue.Settings.MaxWaiting || !m.roomFor(old.Namespace, old.Payload) {
 		return refuse(queueFull)
 	}
 	t := &Task{
 		Namespace: old.Namespace, Queue: old.Queue, State: waiting,
 		Handler: old.Handler, HandlerVersion: old.HandlerVersion, PayloadVersion: old.PayloadVersion,
 		Payload: old.Payload, Key: old.Key, Priority: old.Priority, AvailableAt: m.Clock,
-		Safety: old.Safety, Retry: old.Retry, Uncertain: old.Uncertain, RetryOf: old.ID,
+		Safety: old.Safety, Retry: old.Retry, Uncertain: old.Uncertain, RetryOf: old.ID, Trace: old.Trace,
+		Schedule: old.Schedule, NominalAt: old.NominalAt,
 	}
 	if old.StartDeadline != 0 {
 		t.StartDeadline = m.Clock + old.StartDeadline - old.CreatedAt
 	}
 	t.Deadline = m.Clock + old.Deadline - old.CreatedAt
 	m.addTask(t)
+	return m.about(t)
+}
+
+func (m *Model) runNow(ns *Namespace, b *pb.RunTask) Result {
+	t := m.taskIn(ns, b.TaskId)
+	if t == nil {
+		return refuse(notFound)
+	}
+	if res, ok := m.checkRevision(t, b.ExpectedRevision); !ok {
+		return res
+	}
+	if t.State != waiting {
+		return refuse(conflict)
+	}
+	if t.Park != pb.Park_PARK_UNSPECIFIED {
+		t.AvailableAt, t.Park, t.Backoff = m.Clock, pb.Park_PARK_UNSPECIFIED, nil
+		m.changed(t)
+	}
 	return m.about(t)
 }
 

@@ -26,9 +26,11 @@ func (w *world) compare(s *seen) *violation {
 		{"model/queues", w.compareQueues},
 		{"model/keys", w.compareKeys},
 		{"model/remembered", w.compareRemembered},
+		{"model/schedules", w.compareSchedules},
 		{"model/views", w.compareViews},
 		{"model/effects", w.compareEffects},
 		{"model/due", w.compareDue},
+		{"model/access", w.compareAccess},
 	} {
 		if d := part.diff(s); d != "" {
 			return &violation{part.name, d}
@@ -61,6 +63,8 @@ type taskFacts struct {
 	LastEpoch, KeyToken                              uint64
 	ReviewCause                                      pb.EndCause
 	RetentionMS, RememberedUntil                     int64
+	Schedule                                         id
+	NominalAt                                        int64
 	Payload, Result                                  [32]byte
 }
 
@@ -95,6 +99,7 @@ func rowFacts(t *pb.TaskRow) taskFacts {
 		Started: t.Started, Unstarted: t.UnstartedOffers, Live: toID(t.AttemptId),
 		LastEpoch: t.AttemptEpoch, KeyToken: t.KeyToken, ReviewCause: t.ReviewCause,
 		RetentionMS: t.RetentionMs, RememberedUntil: t.RememberedUntilUs,
+		Schedule: toID(t.ScheduleId), NominalAt: t.NominalAtUs,
 		Payload: toDigest(t.PayloadDigest), Result: toDigest(t.ResultDigest),
 	}
 }
@@ -111,7 +116,10 @@ func modelFacts(t *model.Task) taskFacts {
 		RetryOf: t.RetryOf, ErrorCode: t.ErrorCode, Park: t.Park, Started: t.Started,
 		Unstarted: t.Unstarted, LastEpoch: t.LastEpoch, KeyToken: t.KeyToken,
 		ReviewCause: t.ReviewCause, RetentionMS: t.RetentionMS, RememberedUntil: t.RememberedUntil,
-		Payload: digest(t.Payload), Result: digest(t.Result),
+		Payload: digest(t.Payload), Result: digest(t.Result), NominalAt: t.NominalAt,
+	}
+	if t.Schedule != nil {
+		f.Schedule = t.Schedule.ID
 	}
 	if t.Live != nil {
 		f.Live = t.Live.ID
@@ -150,6 +158,17 @@ func (w *world) compareTasks(s *seen) string {
 		}
 		if payload, _ := s.after.blobs.get("p" + string(t.ID[:])); payload != t.Payload {
 			return fmt.Sprintf("task %x: payload %q, sent was %q", t.ID, payload, t.Payload)
+		}
+		trace := ""
+		if raw, ok := s.after.blobs.get("w" + string(t.ID[:])); ok {
+			c, err := decodeAs[pb.TraceContext]([]byte(raw))
+			if err != nil {
+				return err.Error()
+			}
+			trace = model.TraceOf(c)
+		}
+		if trace != t.Trace || row.Traced != (trace != "") {
+			return fmt.Sprintf("task %x: trace context %q (noted: %t), it came with %q", t.ID, trace, row.Traced, t.Trace)
 		}
 		if result, _ := s.after.blobs.get("r" + string(t.ID[:])); result != t.Result {
 			return fmt.Sprintf("task %x: result %q, sent was %q", t.ID, result, t.Result)
@@ -253,7 +272,7 @@ type instanceFacts struct {
 	Connected                      bool
 	ConnectedAt, Disconnected, End int64
 	Hold                           bool
-	HoldUntil, HoldMS              int64
+	HoldUntil, HoldMS, HeldAt      int64
 	GraceOver                      bool
 }
 
@@ -272,14 +291,14 @@ func (w *world) compareInstances(s *seen) string {
 			Draining: row.Draining, Sequence: row.Sequence, Gateway: row.GatewayId,
 			Incarnation: string(row.GatewayIncarnation), Connected: row.Connected, ConnectedAt: row.ConnectedAtUs,
 			Disconnected: row.DisconnectedAtUs, End: row.EndedAtUs, Hold: row.Hold,
-			HoldUntil: row.HoldUntilUs, HoldMS: row.HoldMs, GraceOver: row.GraceOver,
+			HoldUntil: row.HoldUntilUs, HoldMS: row.HoldMs, HeldAt: row.HeldAtUs, GraceOver: row.GraceOver,
 		}
 		want := instanceFacts{
 			Queue: i.Queue.ID, Session: i.SessionID, Epoch: i.Epoch, Notify: i.Notify, Keys: i.Keys,
 			Capacity: i.Capacity, Draining: i.Draining, Sequence: i.Sequence, Gateway: i.GatewayID,
 			Incarnation: i.Incarnation, Connected: i.Connected, ConnectedAt: i.ConnectedAt,
 			Disconnected: i.DisconnectedAt, End: i.EndedAt, Hold: i.Hold, HoldUntil: i.HoldUntil,
-			HoldMS: i.HoldMS, GraceOver: i.GraceOver,
+			HoldMS: i.HoldMS, HeldAt: i.HeldAt, GraceOver: i.GraceOver,
 		}
 		if d := unequal("instance", i.ID, is, want); d != "" {
 			return d
@@ -307,6 +326,10 @@ func (w *world) compareQueues(s *seen) string {
 		row, ok := s.after.namespaces.get("n" + string(n.ID[:]))
 		if !ok || row.Name != n.Name {
 			return fmt.Sprintf("namespace %s is missing", n.Name)
+		}
+		quota := model.Quota{TasksWaiting: row.Quota.GetTasksWaiting(), PayloadBytes: row.Quota.GetPayloadBytes(), Workers: row.Quota.GetWorkers()}
+		if quota != n.Quota {
+			return fmt.Sprintf("namespace %s has the quota %+v, the model %+v", n.Name, quota, n.Quota)
 		}
 	}
 	for _, q := range w.model.Queues {
@@ -419,6 +442,16 @@ func (w *world) compareResult(r *pb.Result, want *model.Result) string {
 		if q == nil || toID(q.Queue.Id) != want.Queue.ID || q.Queue.Revision != want.QueueAt.Revision || q.Queue.Paused != want.QueueAt.Paused {
 			return fmt.Sprintf("queue %v, the model has revision %d", q, want.QueueAt.Revision)
 		}
+	}
+	if want.Schedule != nil {
+		v := r.GetSchedule()
+		if v == nil || toID(v.Schedule.GetId()) != want.Schedule.ID && want.Schedule.ID != (id{}) || v.Schedule.Revision != want.ScheduleAt.Revision ||
+			v.Schedule.Paused != want.ScheduleAt.Paused || v.Schedule.NextUs != want.ScheduleAt.Next {
+			return fmt.Sprintf("schedule %v, the model has revision %d, next %d", v, want.ScheduleAt.Revision, want.ScheduleAt.Next)
+		}
+	}
+	if d := compareBackfill(r.GetBackfill(), want.Backfill); d != "" {
+		return d
 	}
 	if len(r.GetBulk().GetItems()) != len(want.Items) {
 		return fmt.Sprintf("%d items, the model %d", len(r.GetBulk().GetItems()), len(want.Items))
@@ -560,7 +593,8 @@ func (w *world) compareEffects(s *seen) string {
 			a := d.GetAssign()
 			t := w.model.Task(toID(a.Task.Task.Id))
 			if t == nil || t.Live == nil || t.Live.ID != toID(a.AttemptId) || t.Live.Epoch != a.Epoch || t.Live.LeaseUntil != a.LeaseUntilUs ||
-				a.ConcurrencyToken != t.Live.Token || string(a.Task.Payload) != t.Payload || a.ServerTimeUs != w.model.Clock {
+				a.ConcurrencyToken != t.Live.Token || string(a.Task.Payload) != t.Payload || a.ServerTimeUs != w.model.Clock ||
+				model.TraceOf(a.Trace) != t.Trace {
 				return fmt.Sprintf("assignment %v is not what the model leased", a)
 			}
 			got = append(got, fmt.Sprintf("assign %x to %x", a.AttemptId, d.SessionId))

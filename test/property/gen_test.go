@@ -43,6 +43,7 @@ var kinds = []struct {
 	{"close", 4, genClose},
 	{"repeat", 6, genRepeat},
 	{"retry", 3, genRetry},
+	{"run now", 3, genRunNow},
 	{"resume", 2, genResume},
 	{"put queue", 2, genPutQueue},
 	{"bulk", 2, genBulk},
@@ -53,7 +54,17 @@ var kinds = []struct {
 	{"put namespace", 1, genPutNamespace},
 	{"delete namespace", 2, genDeleteNamespace},
 	{"cluster", 1, genSetCluster},
+	{"put schedule", 3, genPutSchedule},
+	{"pause schedule", 1, genPauseSchedule},
+	{"trigger", 1, genTrigger},
+	{"backfill", 1, genBackfill},
+	{"delete schedule", 1, genDeleteSchedule},
+	{"zones", 1, genPutZones},
 	{"compare", 1, genCompare},
+	{"create token", 2, genCreateToken},
+	{"revoke token", 1, genRevokeToken},
+	{"touch tokens", 1, genTouchTokens},
+	{"record", 1, genRecord},
 }
 
 var kindTable = func() (table []int) {
@@ -87,6 +98,10 @@ func (w *world) command(kind int, seed uint64) *pb.Command {
 	if len(c.Id) == 0 {
 		c.Id = newMessageID(r)
 	}
+	if oneIn(r, 8) && c.GetRegisterSession() == nil { // a caller that shows a token, a revoked or unknown one too
+		c.Caller = &pb.Caller{Principal: "token/x", TokenId: someToken(w, r)}
+		c.Note = pick(r, "", "because")
+	}
 	complete(c)
 	return c
 }
@@ -107,6 +122,9 @@ const anonymous = "anonymous"
 func contentHash(c *pb.Command) []byte {
 	c = proto.CloneOf(c)
 	c.Id, c.Caller, c.Namespace, c.NamespaceId, c.IdempotencyKey, c.ContentHash = nil, nil, "", nil, "", nil
+	if b := c.GetSubmitTask(); b != nil {
+		b.Trace = nil // how a request was traced is not what it asks for
+	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(c)
 	if err != nil {
 		panic(err)
@@ -319,11 +337,56 @@ func genDeleteQueue(w *world, r *rand.Rand) *pb.Command {
 }
 
 func genPutNamespace(_ *world, r *rand.Rand) *pb.Command {
-	return &pb.Command{Body: &pb.Command_PutNamespace{PutNamespace: &pb.PutNamespace{Name: pick(r, "other", "default", "third")}}}
+	b := &pb.PutNamespace{Name: pick(r, "other", "default", "third")}
+	switch r.IntN(4) {
+	case 0:
+		b.Quota = &pb.NamespaceQuota{TasksWaiting: pick(r, uint64(0), 2, 6), PayloadBytes: pick(r, uint64(0), 0, 60, 300), Workers: pick(r, uint64(0), 0, 1, 2)}
+	case 1:
+		b.Quota = &pb.NamespaceQuota{} // none again
+	}
+	return keyed(r, &pb.Command{Body: &pb.Command_PutNamespace{PutNamespace: b}})
+}
+
+// someToken is the id of a token, mostly of one there is.
+func someToken(w *world, r *rand.Rand) []byte {
+	if len(w.model.Tokens) > 0 && !oneIn(r, 6) {
+		t := pick(r, w.model.Tokens...)
+		return slices.Clone(t.ID[:])
+	}
+	x := nameOf("token", r.IntN(12))
+	return x[:]
+}
+
+func genCreateToken(w *world, r *rand.Rand) *pb.Command {
+	x, hash := nameOf("token", r.IntN(12)), sha256.Sum256([]byte{byte(r.IntN(2))})
+	b := &pb.CreateToken{TokenId: x[:], SecretHash: hash[:], Name: "t", First: oneIn(r, 6), Grants: []*pb.TokenGrant{{Role: "admin", Namespace: pick(r, "*", "other", "third", "nowhere")}}}
+	if oneIn(r, 2) {
+		b.Grants = append(b.Grants, &pb.TokenGrant{Role: "worker", Namespace: pick(r, "default", "other"), Queues: pick(r, nil, []string{"q1", "q2"})})
+	}
+	if oneIn(r, 3) {
+		b.ExpiresAtUs = w.model.Clock + pick(r, int64(-1), 0, 1, 1_000_000, 3600*1_000_000)
+	}
+	return keyed(r, &pb.Command{Body: &pb.Command_CreateToken{CreateToken: b}})
+}
+
+func genRevokeToken(w *world, r *rand.Rand) *pb.Command {
+	return keyed(r, &pb.Command{Body: &pb.Command_RevokeToken{RevokeToken: &pb.RevokeToken{TokenId: someToken(w, r)}}})
+}
+
+func genTouchTokens(w *world, r *rand.Rand) *pb.Command {
+	b := &pb.TouchTokens{}
+	for range 1 + r.IntN(3) {
+		b.Uses = append(b.Uses, &pb.TokenUse{TokenId: someToken(w, r), UsedAtUs: w.model.Clock + pick(r, int64(-700_000_000), -5, 0, 5)})
+	}
+	return &pb.Command{Body: &pb.Command_TouchTokens{TouchTokens: b}}
+}
+
+func genRecord(_ *world, r *rand.Rand) *pb.Command {
+	return &pb.Command{Body: &pb.Command_RecordAction{RecordAction: &pb.RecordAction{Action: "pulse.cluster.Transfer", Target: pick(r, "a", "b")}}, Note: "n"}
 }
 
 func genDeleteNamespace(_ *world, r *rand.Rand) *pb.Command {
-	return &pb.Command{Body: &pb.Command_DeleteNamespace{DeleteNamespace: &pb.DeleteNamespace{Name: pick(r, "other", "other", "third", "default", "nowhere")}}}
+	return keyed(r, &pb.Command{Body: &pb.Command_DeleteNamespace{DeleteNamespace: &pb.DeleteNamespace{Name: pick(r, "other", "other", "third", "default", "nowhere")}}})
 }
 
 func genSetCluster(_ *world, r *rand.Rand) *pb.Command {
@@ -370,6 +433,9 @@ func genSubmit(w *world, r *rand.Rand) *pb.Command {
 		b.BusinessKey = fmt.Sprintf("order-%d", r.IntN(5))
 		// Equal content now and then.
 		b.Payload = fmt.Appendf(nil, `{"n":%d}`, r.IntN(2))
+	}
+	if oneIn(r, 6) {
+		b.Trace = &pb.TraceContext{Parent: fmt.Sprintf("00-%032x-%016x-01", r.Uint64(), r.Uint64()), State: pick(r, "", "a=b")}
 	}
 	now := w.model.Clock
 	if oneIn(r, 5) {
@@ -463,6 +529,23 @@ func genCancel(w *world, r *rand.Rand) *pb.Command {
 	}
 	c, task := aboutTask(w, r, t)
 	c.Body = &pb.Command_CancelTask{CancelTask: &pb.CancelTask{TaskId: task, ExpectedRevision: expected(r, t), Note: "no longer wanted"}}
+	return keyed(r, c)
+}
+
+func genRunNow(w *world, r *rand.Rand) *pb.Command {
+	t := someTask(w, r, waiting)
+	if oneIn(r, 2) { // those that wait for a time
+		for _, parked := range w.model.Tasks {
+			if parked.State == waiting && parked.Park != pb.Park_PARK_UNSPECIFIED && (t == nil || t.Park == pb.Park_PARK_UNSPECIFIED || oneIn(r, 2)) {
+				t = parked
+			}
+		}
+	}
+	if oneIn(r, 5) {
+		t = someTask(w, r, running, failed, leased)
+	}
+	c, task := aboutTask(w, r, t)
+	c.Body = &pb.Command_RunTask{RunTask: &pb.RunTask{TaskId: task, ExpectedRevision: expected(r, t), Note: "now"}}
 	return keyed(r, c)
 }
 
@@ -678,7 +761,7 @@ func genClose(w *world, r *rand.Rand) *pb.Command {
 		return genRegister(w, r)
 	}
 	c := frame(i)
-	c.Body = &pb.Command_CloseSession{CloseSession: &pb.CloseSession{Session: w.session(r, i)}}
+	c.Body = &pb.Command_CloseSession{CloseSession: &pb.CloseSession{Session: w.session(r, i), Undeliverable: oneIn(r, 3)}}
 	return c
 }
 

@@ -44,6 +44,7 @@ var invariants = []struct {
 	{"Q2 same id, other content", operationIdentity},
 	{"T1 one ending each", oneEnding},
 	{"T3 clock", clock},
+	{"T5 each time once", eachTimeOnce},
 	{"P1 superseded session", superseded},
 	{"P3 grace", graceOver},
 	{"P5 drain is final", draining},
@@ -67,6 +68,7 @@ type memory struct {
 	purged    map[id]bool
 	version   map[id]uint64 // aggregate: of its last event
 	operation map[string][]byte
+	schedules map[id]*schedulePast
 }
 
 type answer struct {
@@ -85,7 +87,7 @@ func newMemory() memory {
 		business: map[string]id{}, answers: map[string]answer{}, sessions: map[string]uint64{},
 		epochs: map[id]uint64{}, tokens: map[string]uint64{}, freed: map[id]bool{},
 		renewed: map[id]renewal{}, runs: map[id]int{}, ended: map[id]string{}, purged: map[id]bool{},
-		version: map[id]uint64{}, operation: map[string][]byte{},
+		version: map[id]uint64{}, operation: map[string][]byte{}, schedules: map[id]*schedulePast{},
 	}
 }
 
@@ -168,9 +170,12 @@ func namespaceOf(s *seen, i int) string {
 	if len(c.NamespaceId) > 0 {
 		return string(c.NamespaceId)
 	}
-	found := ""
+	name, found := c.Namespace, ""
+	if c.GetPutNamespace() != nil || c.GetDeleteNamespace() != nil {
+		name = "default" // where their answers are remembered
+	}
 	for _, n := range s.before.namespaces.vals {
-		if n.Name == c.Namespace {
+		if n.Name == name {
 			found = string(n.Id)
 		}
 	}
@@ -178,17 +183,17 @@ func namespaceOf(s *seen, i int) string {
 		r := s.out.Results[k]
 		switch b := earlier.Body.(type) {
 		case *pb.Command_PutNamespace:
-			if r.Code == "" && b.PutNamespace.Name == c.Namespace {
+			if r.Code == "" && b.PutNamespace.Name == name && !r.Replayed {
 				found = string(r.GetNamespace().GetId())
 			}
 		case *pb.Command_DeleteNamespace:
-			if r.Code == "" && b.DeleteNamespace.Name == c.Namespace {
+			if r.Code == "" && b.DeleteNamespace.Name == name && !r.Replayed {
 				found = ""
 			}
 		case *pb.Command_OpenTerm:
 			// The first one of all makes the default namespace.
 			for _, n := range s.after.namespaces.vals {
-				if found == "" && n.Name == c.Namespace {
+				if found == "" && n.Name == name {
 					found = string(n.Id)
 				}
 			}
@@ -204,7 +209,11 @@ func idempotencyKeys(w *world, s *seen) string {
 			continue
 		}
 		r := s.out.Results[i]
-		key := namespaceOf(s, i) + c.IdempotencyKey
+		home := namespaceOf(s, i)
+		if home == "" {
+			continue // nothing remembers it
+		}
+		key := home + c.IdempotencyKey
 		first, known := w.memory.answers[key]
 		kept := known && (first.until == 0 || s.before.meta.ClockUs < first.until && s.after.meta.ClockUs < first.until)
 		same := known && bytes.Equal(first.hash, c.ContentHash)
@@ -236,6 +245,9 @@ func meaning(r *pb.Result) *pb.Result {
 	r.Replayed, r.Index = false, 0
 	if v := r.GetTask().GetTask(); v != nil {
 		v.Payload, v.Result = nil, nil
+	}
+	if v := r.GetSchedule(); v != nil {
+		v.Payload = nil
 	}
 	return r
 }
@@ -483,7 +495,12 @@ func leases(_ *world, s *seen) string {
 	for i, key := range s.after.attempts.keys {
 		a := s.after.attempts.vals[i]
 		old, was := s.before.attempts.get(key)
-		if was && live(old.State) && a.LeaseUntilUs < old.LeaseUntilUs {
+		if a.TimeoutAtUs != 0 && a.LeaseUntilUs > a.TimeoutAtUs {
+			return fmt.Sprintf("attempt %x is leased until %d, past its timeout at %d", a.Id, a.LeaseUntilUs, a.TimeoutAtUs)
+		}
+		// A start may end an offer with the time the attempt may take.
+		timed := was && old.TimeoutAtUs == 0 && a.LeaseUntilUs == a.TimeoutAtUs
+		if was && live(old.State) && a.LeaseUntilUs < old.LeaseUntilUs && !timed {
 			return fmt.Sprintf("the lease of attempt %x shrank from %d to %d", a.Id, old.LeaseUntilUs, a.LeaseUntilUs)
 		}
 		if live(a.State) || was && !live(old.State) {
@@ -492,7 +509,7 @@ func leases(_ *world, s *seen) string {
 		task := s.after.task(id(a.TaskId))
 		early := false
 		switch a.EndCause {
-		case pb.EndCause_END_CAUSE_LEASE, pb.EndCause_END_CAUSE_UNDELIVERABLE:
+		case pb.EndCause_END_CAUSE_LEASE:
 			early = now < a.LeaseUntilUs
 		case pb.EndCause_END_CAUSE_ATTEMPT_TIMEOUT:
 			early = now < a.TimeoutAtUs
@@ -752,8 +769,8 @@ func assignable(_ *world, s *seen) string {
 			able := slices.ContainsFunc(i.Capabilities, func(c *pb.Capability) bool {
 				return c.Handler == t.Handler && c.HandlerVersion == t.HandlerVersion && c.PayloadVersion == t.PayloadVersion
 			})
-			if able && bytes.Equal(i.QueueId, t.QueueId) && i.Connected && !i.Draining && !i.Hold && i.HoldUntilUs <= now &&
-				liveOf(s.after, i) < i.Capacity && (t.ConcurrencyKey == "" || i.ConcurrencyKeys) {
+			if able && bytes.Equal(i.QueueId, t.QueueId) && i.Connected && !i.Draining && i.HoldUntilUs <= now &&
+				liveOf(s.after, i) < i.Capacity && (!i.Hold || liveOf(s.after, i) == 0) && (t.ConcurrencyKey == "" || i.ConcurrencyKeys) {
 				return fmt.Sprintf("task %x waits although instance %x could take it", t.Id, i.Id)
 			}
 		}
@@ -945,10 +962,11 @@ func graceOver(_ *world, s *seen) string {
 		if a.State == pb.AttemptState_ATTEMPT_STATE_LEASED && !i.Connected && !s.pending && now >= i.DisconnectedAtUs+2_000_000 {
 			return fmt.Sprintf("attempt %x was never started and is still leased %d us after the disconnect", a.Id, now-i.DisconnectedAtUs)
 		}
-		if a.EndCause == pb.EndCause_END_CAUSE_SESSION_LOST && a.StartedAtUs != 0 {
+		lost := a.EndCause == pb.EndCause_END_CAUSE_SESSION_LOST || a.EndCause == pb.EndCause_END_CAUSE_UNDELIVERABLE
+		if lost && a.StartedAtUs != 0 {
 			return fmt.Sprintf("attempt %x was running and ended because its session was lost", a.Id)
 		}
-		if old := s.before.attempt(id(a.Id)); a.EndCause == pb.EndCause_END_CAUSE_SESSION_LOST && old != nil && live(old.State) &&
+		if old := s.before.attempt(id(a.Id)); lost && old != nil && live(old.State) &&
 			(i.Connected || now < i.DisconnectedAtUs+2_000_000) {
 			return fmt.Sprintf("attempt %x was released inside the grace", a.Id)
 		}

@@ -47,9 +47,11 @@ func TestSecondProcess(t *testing.T) {
 		}
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), replayEnv+"="+path, fmt.Sprintf("GOMAXPROCS=%d", 1+3*(seed%2)))
+		var said bytes.Buffer
+		cmd.Stderr = &said
 		out, err := cmd.Output()
 		if err != nil {
-			t.Fatalf("the second process: %v", err)
+			t.Fatalf("the second process: %v\n%s", err, &said)
 		}
 		if want := strings.Join(w.hashes, "\n") + "\n"; string(out) != want {
 			t.Errorf("C1: the second process came to other state hashes:\n%s", difference(want, string(out)))
@@ -71,7 +73,7 @@ func replayProcess(path string) int {
 		return fail(err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	m, err := fsm.Open(fsm.Options{Dir: dir})
+	m, err := fsm.Open(fsm.Options{Dir: dir, FormatLevel: 2})
 	if err != nil {
 		return fail(err)
 	}

@@ -19,7 +19,7 @@ func (w *world) compareQueries(s *seen) string {
 	r := rand.New(rand.NewPCG(s.step.index, 5))
 	for _, ns := range w.model.Namespaces {
 		for _, part := range []func(*seen, *rand.Rand, *model.Namespace) string{
-			w.queryTasks, w.queryTask, w.queryFeed, w.queryQueues, w.queryWorkers, w.queryKeys,
+			w.queryTasks, w.queryTask, w.queryFeed, w.queryQueues, w.queryWorkers, w.queryKeys, w.queryActivity, w.querySchedules,
 		} {
 			if d := part(s, r, ns); d != "" {
 				return d
@@ -60,6 +60,13 @@ func (w *world) queryTasks(s *seen, r *rand.Rand, ns *model.Namespace) string {
 	if oneIn(r, 4) {
 		b.ConcurrencyKey = "k1"
 	}
+	if oneIn(r, 4) {
+		b.ErrorCode = pick(r, "start_deadline_exceeded", "card_refused", "no_luck")
+	}
+	if n := len(w.model.Tasks); n > 0 && oneIn(r, 3) {
+		// Bounds that some task lies on exactly.
+		b.CreatedFromUs, b.CreatedUntilUs = w.model.Tasks[r.IntN(n)].CreatedAt, w.model.Tasks[r.IntN(n)].CreatedAt
+	}
 	var queue *model.Queue
 	if oneIn(r, 3) {
 		queue = anyQueue(w, r)
@@ -75,6 +82,8 @@ func (w *world) queryTasks(s *seen, r *rand.Rand, ns *model.Namespace) string {
 		if t.Namespace == ns && (len(b.States) == 0 || slices.Contains(b.States, t.State)) &&
 			(b.WaitingReason == 0 || t.State == waiting && reason == b.WaitingReason) &&
 			(b.BusinessKey == "" || t.BusinessKey == b.BusinessKey) && (b.Handler == "" || t.Handler == b.Handler) &&
+			(b.ErrorCode == "" || t.ErrorCode == b.ErrorCode) && t.CreatedAt >= b.CreatedFromUs &&
+			(b.CreatedUntilUs == 0 || t.CreatedAt < b.CreatedUntilUs) &&
 			(b.ConcurrencyKey == "" || t.Key == b.ConcurrencyKey) && (b.Queue == "" || t.Queue.Name == b.Queue && !t.Queue.Deleted) {
 			want = append(want, fmt.Sprintf("%x %s %d", t.ID, t.State, t.Revision))
 		}
@@ -389,6 +398,112 @@ func (w *world) queryKeys(_ *seen, r *rand.Rand, ns *model.Namespace) string {
 		return fmt.Sprintf("keys %v, there are %v", got, want)
 	}
 	return ""
+}
+
+// queryActivity adds up why tasks wait, who has which, and what workers could take.
+func (w *world) queryActivity(_ *seen, r *rand.Rand, ns *model.Namespace) string {
+	b := &pb.GetActivity{}
+	if oneIn(r, 3) {
+		b.Queue = anyQueue(w, r).Name
+	}
+	type sums struct {
+		reasons                                  [9]uint64
+		waiting, leased, running, review         uint64
+		connected, draining, lost, slots, active uint64
+		oldest                                   int64
+	}
+	want := map[string]*sums{}
+	for _, q := range w.model.Queues {
+		if q.Namespace == ns && !q.Deleted && (b.Queue == "" || q.Name == b.Queue) {
+			want[q.Name] = &sums{}
+		}
+	}
+	for _, t := range w.model.Tasks {
+		s := want[t.Queue.Name]
+		if s == nil || t.Namespace != ns || t.Queue.Deleted {
+			continue
+		}
+		switch t.State {
+		case waiting:
+			reason, _, _ := w.model.Waiting(t)
+			s.reasons[reason]++
+			s.waiting++
+			if t.Park == pb.Park_PARK_UNSPECIFIED && (s.oldest == 0 || t.AvailableAt < s.oldest) {
+				s.oldest = t.AvailableAt
+			}
+		case leased:
+			s.leased++
+		case running:
+			s.running++
+		case needsReview:
+			s.review++
+		}
+	}
+	for _, i := range w.model.Instances {
+		s := want[i.Queue.Name]
+		if s == nil || i.Namespace != ns || i.Queue.Deleted {
+			continue
+		}
+		switch workerState(i) {
+		case "connected":
+			s.connected++
+			s.slots += uint64(i.Capacity)
+			s.active += uint64(activeOf(w.model, i))
+		case "draining":
+			s.draining++
+			s.active += uint64(activeOf(w.model, i))
+		case "disconnected":
+			s.lost++
+		}
+	}
+	ans := w.ask(ns, &pb.Query{Body: &pb.Query_GetActivity{GetActivity: b}})
+	if b.Queue != "" && len(want) == 0 {
+		if ans.Code != "not_found" {
+			return fmt.Sprintf("activity of an unknown queue answers %q", ans.Code)
+		}
+		return ""
+	}
+	a := ans.GetActivity()
+	if len(a.GetQueues()) != len(want) {
+		return fmt.Sprintf("activity of %d queues (%s), there are %d", len(a.GetQueues()), ans.Code, len(want))
+	}
+	var total, all sums
+	for _, q := range a.Queues {
+		got := sums{
+			waiting: q.Waiting, leased: q.Leased, running: q.Running, review: q.NeedsReview, connected: uint64(q.WorkersConnected),
+			draining: uint64(q.WorkersDraining), lost: uint64(q.WorkersLost), slots: q.Slots, active: q.SlotsUsed, oldest: q.OldestWaitingUs,
+		}
+		for _, c := range q.Reasons {
+			got.reasons[c.Reason] = c.Tasks
+		}
+		s := want[q.Queue.Queue.Name]
+		if s == nil || got != *s {
+			return fmt.Sprintf("activity of queue %s: %+v, it is %+v", q.Queue.Queue.Name, got, s)
+		}
+		total.waiting += s.waiting
+		total.slots += s.slots
+	}
+	all.waiting, all.slots = a.Total.GetWaiting(), a.Total.GetSlots()
+	if n := len(a.Steps); n > 0 && b.Queue == "" {
+		all.active, total.active = a.Steps[n-1].Active, 0
+		for _, s := range want {
+			total.active += s.leased + s.running
+		}
+		all.review, total.review = a.Steps[n-1].Waiting, total.waiting
+	}
+	if all != total {
+		return fmt.Sprintf("activity in total %+v, the queues have %+v", all, total)
+	}
+	return ""
+}
+
+func activeOf(m *model.Model, i *model.Instance) (n int) {
+	for _, t := range m.Tasks {
+		if (t.State == leased || t.State == running) && t.Namespace == i.Namespace && t.Live != nil && t.Live.Instance == i.ID {
+			n++
+		}
+	}
+	return n
 }
 
 // queryCluster reads what belongs to no namespace.

@@ -27,7 +27,9 @@ type rows struct {
 	gateways   table[*pb.GatewayRow]
 	keys       table[*pb.KeyRow]
 	remembered table[*pb.IdempotencyRow]
-	blobs      table[string] // payloads, results and their like, business keys, timers
+	schedules  table[*pb.ScheduleRow]
+	zones      table[*pb.ZoneRow]
+	blobs      table[string] // payloads, results and their like, business keys, timers, access
 }
 
 // table keeps rows in key order, with the bytes they were decoded from.
@@ -142,7 +144,11 @@ func readRows(m *fsm.Machine, old *rows) (*rows, error) {
 			failed = take(&r.keys, &old.keys, key, value, decodeAs[pb.KeyRow])
 		case 'I':
 			failed = take(&r.remembered, &old.remembered, key, value, decodeAs[pb.IdempotencyRow])
-		case 'p', 'r', 'x', 'V', 'b', 'T':
+		case 's':
+			failed = take(&r.schedules, &old.schedules, key, value, decodeAs[pb.ScheduleRow])
+		case 'Z':
+			failed = take(&r.zones, &old.zones, key, value, decodeAs[pb.ZoneRow])
+		case 'p', 'r', 'w', 'x', 'V', 'b', 'T', 'S', 'K':
 			failed = take(&r.blobs, &old.blobs, key, value, asText)
 		default:
 			failed = fmt.Errorf("row %x is of a table these tests do not know", key)
@@ -186,6 +192,8 @@ func differing(a, b *rows, skip string) []string {
 	note("gateways", a.gateways.same(&b.gateways))
 	note("keys", a.keys.same(&b.keys))
 	note("remembered", a.remembered.same(&b.remembered))
+	note("schedules", a.schedules.same(&b.schedules))
+	note("zones", a.zones.same(&b.zones))
 	note("blobs", a.blobs.same(&b.blobs))
 	return out
 }

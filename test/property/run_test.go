@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	pb "pulse/proto/pulse/v1"
+	"pulse/test/mutant"
 )
 
 const (
@@ -225,7 +226,7 @@ func TestHistories(t *testing.T) {
 				t.Fatal(err)
 			}
 			if v != nil {
-				t.Fatalf("%s%v", foundMark, v)
+				t.Fatalf("%s%v", mutant.Found, v)
 			}
 		})
 	}
@@ -240,7 +241,7 @@ type failedHistory struct {
 func report(t *testing.T, f *failedHistory) {
 	t.Helper()
 	if os.Getenv(entriesEnv) != "" {
-		t.Errorf("%s%s\n%s", foundMark, f.violation.name, f.violation.detail)
+		t.Errorf("%s%s\n%s", mutant.Found, f.violation.name, f.violation.detail)
 		return
 	}
 	steps := shrink(f.steps, f.violation.name, shrinkTime)

@@ -89,7 +89,7 @@ func (w *world) open(dir string) (*fsm.Machine, string, error) {
 		w.dirs++
 		dir = filepath.Join(w.root, fmt.Sprint(w.dirs))
 	}
-	m, err := fsm.Open(fsm.Options{Dir: dir, NodeID: "a", MemTableBytes: 1 << 20})
+	m, err := fsm.Open(fsm.Options{Dir: dir, NodeID: "a", MemTableBytes: 1 << 20, FormatLevel: 2})
 	return m, dir, err
 }
 
@@ -174,6 +174,7 @@ func (w *world) apply(s step) *violation {
 		w.memory.update(&got)
 		return w.checkTwin(&got)
 	}
+	w.model.SeeFeed(got.before.meta, after.meta, s.entry, out.Results, out.Time)
 	got.model = w.model.Apply(s.index, s.term, s.entry)
 	if v := w.bind(&got); v != nil {
 		return v
@@ -231,13 +232,20 @@ func (w *world) bind(s *seen) *violation {
 	for _, i := range after.instances.vals {
 		is = append(is, id(i.SessionId))
 	}
+	schedules := fresh(idsOf(before.schedules.vals), listIDs(after.schedules.vals))
 	sessions := fresh(func(x id) bool { return slices.Contains(was, x) }, is)
 	if !w.model.Bind(namespaces, queues, tasks, attempts, sessions) {
 		a, b, c, d, e := w.model.Fresh()
 		return violated("model/new", "the machine made %d namespaces, %d queues, %d tasks, %d attempts, %d sessions, the model %d, %d, %d, %d, %d",
 			len(namespaces), len(queues), len(tasks), len(attempts), len(sessions), a, b, c, d, e)
 	}
+	if !w.model.BindSchedules(schedules) {
+		return violated("model/new", "the machine made %d schedules", len(schedules))
+	}
 	for _, t := range w.model.Tasks {
+		if t.Schedule != nil && t.Schedule.ID == (id{}) { // it came and went in this entry
+			w.model.NameSchedule(t.Schedule, toID(after.task(t.ID).GetScheduleId()))
+		}
 		if t.Backoff == nil {
 			continue
 		}

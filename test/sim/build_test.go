@@ -23,11 +23,12 @@ type knobs struct {
 	think         int64 // mean pause of a client
 	lookEvery     int   // entries between two looks at all rows
 
-	channelStall  int // per mille: an entry waits long in the log's channel
-	frameTwice    int // per mille: a worker's frame is sent twice
-	damage        int // percent of snapshots that arrive damaged
-	dieInstalling int // percent of installs the node does not survive
-	dropDelivery  int // percent of deliveries lost on the last yards
+	channelStall  int   // per mille: an entry waits long in the log's channel
+	frameTwice    int   // per mille: a worker's frame is sent twice
+	damage        int   // percent of snapshots that arrive damaged
+	dieInstalling int   // percent of installs the node does not survive
+	dropDelivery  int   // percent of deliveries lost on the last yards
+	retention     int64 // how long events stay in the feed, milliseconds; 0: 3 days
 
 	queues map[string]*pb.QueueSettings
 	faults []fault
@@ -35,24 +36,25 @@ type knobs struct {
 
 func (s *sim) setKnobs() {
 	s.knobs = knobs{
-		busyFor:       s.between(60*second, 110*second),
-		snapshotEvery: int(s.between(40, 400)),
+		busyFor:       s.between(50*second, 100*second),
+		snapshotEvery: int(s.between(25, 250)),
 		trailing:      pick(s, []int{0, 5, 30, 100}),
 		entryCommands: pick(s, []int{1, 3, 16, 512, 512}),
 		inFlight:      int(s.between(1, 2)),
-		think:         s.between(60*millis, 350*millis),
+		think:         s.between(120*millis, 450*millis),
 		lookEvery:     50,
 		channelStall:  pick(s, []int{0, 5, 30}),
 		frameTwice:    pick(s, []int{0, 20, 100}),
 		damage:        pick(s, []int{0, 0, 20}),
 		dieInstalling: pick(s, []int{0, 20, 50}),
 		dropDelivery:  pick(s, []int{0, 0, 5, 20}),
+		retention:     pick(s, []int64{0, 15_000}),
 		queues:        map[string]*pb.QueueSettings{},
 	}
 	for _, name := range queueNames {
 		s.knobs.queues[name] = &pb.QueueSettings{
 			LeaseDurationMs: s.between(3_000, 20_000), OfferDurationMs: s.between(1_000, 10_000),
-			MaxActive: pick(s, []uint32{0, 0, 3}), MaxWaiting: pick(s, []uint64{8, 1000}),
+			MaxActive: pick(s, []uint32{0, 0, 3}), MaxWaiting: pick(s, []uint64{30, 1000, 1000}),
 			RetentionMs: pick(s, []int64{5_000, 20_000, 3_600_000}), DefaultDeadlineMs: s.between(30_000, 300_000),
 			AgeingMs: pick(s, []int64{0, 0, 1_500}),
 			DefaultRetry: &pb.RetryPolicy{MaxAttempts: uint32(s.between(1, 5)), InitialDelayMs: s.between(0, 1_000),
@@ -112,6 +114,7 @@ func (s *sim) build() {
 		for _, c := range s.clients {
 			c.next()
 		}
+		s.newWatcher(s.clients[1].p).poll()
 		s.nemesis.start(s)
 		s.after(nil, s.knobs.busyFor, s.heal)
 	})
@@ -134,7 +137,7 @@ func (s *sim) newTemper() (t temper) {
 // found makes the queues, or puts their settings back and lets them go on.
 func (s *sim) found(c *client, names []string, then func()) {
 	if len(names) == 0 {
-		then()
+		s.keepEvents(c, then)
 		return
 	}
 	cmd := &pb.Command{Body: &pb.Command_PutQueue{PutQueue: &pb.PutQueue{Name: names[0], Settings: proto.CloneOf(s.knobs.queues[names[0]])}}}
@@ -146,6 +149,22 @@ func (s *sim) found(c *client, names []string, then func()) {
 			return
 		}
 		s.found(c, names[1:], then)
+	})
+}
+
+// keepEvents sets how long events stay.
+func (s *sim) keepEvents(c *client, then func()) {
+	if s.knobs.retention == 0 {
+		then()
+		return
+	}
+	cmd := &pb.Command{Body: &pb.Command_SetCluster{SetCluster: &pb.SetCluster{EventRetentionMs: s.knobs.retention}}}
+	c.do(&request{name: "keep events", commands: []*pb.Command{cmd}, wholeCluster: true}, func(results []*pb.Result) {
+		if results == nil || results[0].Code != "" {
+			s.after(c.p, second, func() { s.keepEvents(c, then) })
+			return
+		}
+		then()
 	})
 }
 

@@ -16,11 +16,13 @@ import (
 // judge sees everything and takes part in nothing. It holds the committed log,
 // follows it with the reference model, and remembers what everybody was told.
 type judge struct {
-	s     *sim
-	log   []*committed // by index, from 1
-	model *model.Model
-	tip   uint64 // index of the last entry the model has seen
-	quiet int    // entries since all rows were looked at
+	s        *sim
+	log      []*committed // by index, from 1
+	model    *model.Model
+	tip      uint64      // index of the last entry the model has seen
+	openings uint64      // with the entry being looked at
+	meta     *pb.MetaRow // the machines', after that
+	quiet    int         // entries since all rows were looked at
 
 	leaders map[uint64]string // term: who led it
 	counts  map[string]int
@@ -63,6 +65,8 @@ type facts struct {
 	purged    map[id]bool
 	available map[id]int64
 	cancels   map[id]int64 // attempt: when its cancel was asked for
+	schedules map[id]*schedulePast
+	access    map[id]*tokenPast
 }
 
 // version is a state of a task that readers may see from an index on.
@@ -80,6 +84,7 @@ type lease struct {
 	renewed   int64 // cluster time of the last real renewal
 	opening   uint64
 	duration  int64 // longest there can be
+	timeout   int64 // from the start
 	key       string
 	token     uint64
 	startedAt int64
@@ -90,7 +95,7 @@ func newJudge(s *sim) *judge {
 		facts: facts{live: map[id]id{}, epochs: map[id]uint64{}, sessions: map[id]uint64{}, tokens: map[string]uint64{},
 			holder: map[string]id{}, leases: map[id]*lease{}, ended: map[id]string{}, state: map[id]pb.TaskState{},
 			versions: map[id][]version{}, runs: map[id]int{}, started: map[id]int{}, uncertain: map[id]bool{}, purged: map[id]bool{},
-			available: map[id]int64{}, cancels: map[id]int64{}},
+			available: map[id]int64{}, cancels: map[id]int64{}, schedules: map[id]*schedulePast{}, access: map[id]*tokenPast{}},
 		words: newWords(),
 	}
 }
@@ -197,6 +202,12 @@ func (j *judge) first(n *node, e *entry, out *fsm.Outcome) {
 	} else {
 		j.time(e, in, out)
 	}
+	j.openings = uint64(len(j.model.Openings))
+	for _, c := range in.Commands {
+		if c.GetOpenTerm() != nil && in.Term == e.term {
+			j.openings++
+		}
+	}
 	j.look(e, in, out)
 	j.tip = e.index
 	j.follow(n, e, in, out)
@@ -285,15 +296,20 @@ func (j *judge) time(e *entry, in *pb.Entry, out *fsm.Outcome) {
 // look goes through what an entry says it did.
 func (j *judge) look(e *entry, in *pb.Entry, out *fsm.Outcome) {
 	for i, c := range in.Commands {
+		j.count(strings.TrimPrefix(fmt.Sprintf("%T ", c.Body), "*pb.Command_") + out.Results[i].Code)
 		j.lookCommand(e, c, out.Results[i], out)
+		j.lookToken(c, out.Results[i], out.Time)
 	}
 	for _, ev := range out.Events {
+		j.feed = append(j.feed, &pb.EventRow{Index: ev.Index, Place: ev.Place, AggregateId: ev.AggregateId, Version: ev.Version})
 		switch ev.Aggregate {
 		case pb.Aggregate_AGGREGATE_TASK:
 			for _, f := range ev.Facts {
 				j.lookFact(e, ev, f, out)
 			}
 			j.lookTask(e, ev)
+		case pb.Aggregate_AGGREGATE_SCHEDULE:
+			j.lookSchedule(ev)
 		case pb.Aggregate_AGGREGATE_WORKER:
 			for _, f := range ev.Facts {
 				if r := f.GetWorkerRegistered(); r != nil {
@@ -326,6 +342,9 @@ func (j *judge) lookCommand(e *entry, c *pb.Command, r *pb.Result, out *fsm.Outc
 		return
 	}
 	x := r.GetOperation()
+	if x.Receipt.Disposition == pb.Disposition_DISPOSITION_EVIDENCE_ONLY {
+		j.count("late finishes kept")
+	}
 	attempt := toID(ref.AttemptId)
 	l := j.leases[attempt]
 	if l == nil {
@@ -346,7 +365,9 @@ func (j *judge) lookCommand(e *entry, c *pb.Command, r *pb.Result, out *fsm.Outc
 		}
 	}
 	if x.Lease.Active {
-		if x.Lease.LeaseUntilUs < l.until {
+		// A start may end an offer with the time that the attempt may take.
+		timed := c.GetStartAttempt() != nil && !x.Deduplicated && x.Lease.LeaseUntilUs == out.Time+l.timeout
+		if x.Lease.LeaseUntilUs < l.until && !timed {
 			j.s.fail("L6 lease never shrinks", "attempt %s was leased until %d and is until %d", short(ref.AttemptId), l.until, x.Lease.LeaseUntilUs)
 		}
 		l.until = x.Lease.LeaseUntilUs
@@ -357,7 +378,8 @@ func (j *judge) lookCommand(e *entry, c *pb.Command, r *pb.Result, out *fsm.Outc
 	}
 }
 
-func (j *judge) opening() uint64 { return uint64(len(j.model.Openings)) }
+// opening is how many terms have opened, this entry's included.
+func (j *judge) opening() uint64 { return j.openings }
 
 // end notes the end of an attempt, of which there is one.
 func (j *judge) end(attempt []byte, how string) {
@@ -379,6 +401,7 @@ func (j *judge) end(attempt []byte, how string) {
 }
 
 func (j *judge) lookFact(e *entry, ev *pb.EventRow, f *pb.Fact, out *fsm.Outcome) {
+	j.count(strings.TrimPrefix(fmt.Sprintf("%T", f.Kind), "*pb."))
 	task := toID(ev.AggregateId)
 	now := out.Time
 	t := ev.TaskAfter
@@ -469,7 +492,7 @@ func (j *judge) leased(e *entry, ev *pb.EventRow, k *pb.Leased, now int64) {
 	j.live[task], j.epochs[task] = attempt, k.Epoch
 	set := j.s.knobs.queues[j.queueName(t.QueueId)]
 	l := &lease{task: task, instance: toID(k.InstanceId), until: k.LeaseUntilUs, renewed: now, opening: j.opening(),
-		key: t.ConcurrencyKey, token: k.ConcurrencyToken}
+		timeout: t.Retry.AttemptTimeoutMs * 1000, key: t.ConcurrencyKey, token: k.ConcurrencyToken}
 	if set != nil {
 		l.duration = max(set.LeaseDurationMs, set.OfferDurationMs) * 1000
 	}
@@ -503,7 +526,7 @@ func (j *judge) expired(e *entry, ev *pb.EventRow, k *pb.AttemptExpired, now int
 	if l != nil && k.Cause == pb.EndCause_END_CAUSE_LEASE && now < l.until {
 		j.s.fail("L6 never early", "the lease of attempt %s ended at %d, it was good until %d", short(k.AttemptId), now, l.until)
 	}
-	if a := j.runner[attempt]; a != nil && j.jumped < a.began && a.holds(e.origin.at) {
+	if a := j.runner[attempt]; a != nil && j.trusts(a, e.origin.at) {
 		j.s.fail("L6 never early", "attempt %s ended by %s while %s had %d us left by its own clock", short(k.AttemptId), k.Cause, a.w.p.name, a.until-a.w.p.host.mono(e.origin.at))
 	}
 	j.end(k.AttemptId, "expired")

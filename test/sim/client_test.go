@@ -33,6 +33,7 @@ type client struct {
 	newest uint64 // index of the newest linearizable answer
 	acked  []id   // tasks it was told of
 	sent   []*request
+	token  []byte // that it shows; nil: none
 }
 
 // request is one change that a client wants, with what identifies it.
@@ -44,6 +45,8 @@ type request struct {
 	tries    int
 	begun    int64
 	first    []*pb.Result // the first answer
+
+	wholeCluster bool // of no namespace
 }
 
 func (s *sim) newClient(number int, h *host) *client {
@@ -62,27 +65,31 @@ func (c *client) act() {
 		return
 	}
 	switch n := s.rng.IntN(1000); {
-	case n < 520:
+	case n < 460:
 		c.submit()
-	case n < 570:
+	case n < 510:
 		c.submitMany()
-	case n < 660:
+	case n < 590:
 		c.cancel()
-	case n < 690:
+	case n < 620:
 		c.retryTask()
-	case n < 760:
+	case n < 690:
 		c.review()
-	case n < 780:
+	case n < 710:
 		c.freeKey()
-	case n < 800:
+	case n < 730:
 		c.pause()
-	case n < 820:
+	case n < 750:
 		c.settings()
-	case n < 830:
+	case n < 760:
 		c.drain()
-	case n < 850:
+	case n < 780:
 		c.bulk()
-	case n < 880:
+	case n < 840:
+		c.schedule()
+	case n < 870:
+		c.access()
+	case n < 900:
 		c.sayAgain()
 	default:
 		c.look()
@@ -132,8 +139,10 @@ func (c *client) do(r *request, then func(results []*pb.Result)) {
 	for i, cmd := range r.commands {
 		commands[i] = proto.CloneOf(cmd)
 		commands[i].Id = bytesOf(s.newID())
-		commands[i].Namespace = "default"
-		commands[i].Caller = &pb.Caller{Principal: "client/" + c.p.name}
+		if !r.wholeCluster {
+			commands[i].Namespace = "default"
+		}
+		commands[i].Caller = &pb.Caller{Principal: "client/" + c.p.name, TokenId: c.token}
 		if r.key != "" {
 			commands[i].IdempotencyKey = r.key
 			if len(r.commands) > 1 {
@@ -162,6 +171,9 @@ func (c *client) do(r *request, then func(results []*pb.Result)) {
 					code := schema.Code(res.Code)
 					unknown = unknown || undecided(code) && !promisesNothing(code)
 					nothing = nothing || promisesNothing(code)
+					if code == schema.Unauthenticated {
+						c.token = nil
+					}
 				}
 				s.judge.answered(c, r, results)
 				if unknown || nothing {
@@ -242,6 +254,9 @@ func (c *client) spec() *pb.SubmitTask {
 	}
 	if s.chance(10) {
 		t.DeadlineAtUs = s.judge.clock() + s.between(500*millis, 60*second) + t.DelayMs*1000
+	}
+	if s.chance(20) {
+		t.Trace = &pb.TraceContext{Parent: fmt.Sprintf("00-%016x%016x-%016x-01", s.rng.Uint64(), s.rng.Uint64(), s.rng.Uint64())}
 	}
 	if s.chance(8) {
 		t.StartDeadlineAtUs = s.judge.clock() + s.between(500*millis, 30*second) + t.DelayMs*1000
@@ -422,8 +437,11 @@ func (c *client) look() {
 		return
 	}
 	q := &pb.Query{Namespace: "default", Body: &pb.Query_GetTask{GetTask: &pb.GetTask{TaskId: bytesOf(task)}}}
-	if c.s.chance(30) {
+	if c.s.chance(40) {
 		q.Consistency = pb.Consistency_CONSISTENCY_STALE
+		if c.s.chance(50) {
+			q.MinIndex = c.newest // at least what I have seen
+		}
 	}
 	c.read(q, func(a *pb.Answer) { c.next() })
 }
@@ -451,6 +469,47 @@ func (c *client) read(q *pb.Query, then func(*pb.Answer)) {
 			})
 		})
 	}, func(bool) { fail() })
+}
+
+// watcher follows the feed of events from its beginning, asking a gateway here
+// and a gateway there.
+type watcher struct {
+	s     *sim
+	p     *proc
+	index uint64
+	place uint32
+}
+
+func (s *sim) newWatcher(p *proc) *watcher { return &watcher{s: s, p: p} }
+
+func (w *watcher) poll() {
+	s := w.s
+	next := func() { s.after(w.p, s.between(100*millis, 1500*millis), w.poll) }
+	feed := &pb.ReadFeed{AfterIndex: w.index, AfterPlace: w.place, Limit: uint32(s.between(1, 60))}
+	q := &pb.Query{Namespace: "default", Body: &pb.Query_ReadFeed{ReadFeed: feed}}
+	if s.chance(50) {
+		q.Consistency = pb.Consistency_CONSISTENCY_STALE
+	}
+	s.request(w.p, s.rng.IntN(len(s.gateways)), callWithin, func(g *gateway, reply func(func())) {
+		g.read(q, callWithin, func(a *pb.Answer, refused *refusal) {
+			reply(func() {
+				switch {
+				case refused != nil:
+				case a.Code != "":
+					s.judge.tooOld(a)
+					if a.Index > w.index {
+						w.index, w.place = a.Index, ^uint32(0) // go on from what this node has
+					}
+				default:
+					s.judge.watched(w, a)
+					if list := a.GetEvents(); len(list.Events) > 0 {
+						w.index, w.place = list.NextIndex, list.NextPlace
+					}
+				}
+				next()
+			})
+		})
+	}, func(bool) { next() })
 }
 
 // same says whether two answers mean the same, the mark of a repeat aside.

@@ -20,6 +20,13 @@ func (j *judge) follow(n *node, e *entry, in *pb.Entry, out *fsm.Outcome) {
 	if len(j.model.Openings) == 0 {
 		j.learnDefaults(n)
 	}
+	before := j.meta
+	j.meta = &pb.MetaRow{}
+	must(n.m.RowsFrom([]byte{'M'}, func(_, value []byte) bool {
+		must(proto.Unmarshal(value, j.meta))
+		return false
+	}))
+	j.model.SeeFeed(before, j.meta, in, out.Results, out.Time)
 	want := j.model.Apply(e.index, e.term, in)
 	if !j.bind(in, out) {
 		a, b, c, d, f := j.model.Fresh()
@@ -44,10 +51,13 @@ func (j *judge) follow(n *node, e *entry, in *pb.Entry, out *fsm.Outcome) {
 			s.fail("model/results", "entry %d, command %d (%T): %s", e.index, i, in.Commands[i].Body, d)
 		}
 	}
-	// What happens next is what the model expects, and of its kind nothing else.
+	// What happens next is what the model expects, and nothing else.
 	at, any := n.m.NextDue()
 	wantAt, wantAny := j.model.NextDue()
-	if (any != wantAny || any && at != wantAt) && at != feedTrim(n) {
+	if trim := j.meta.FeedTrimAtUs; trim != 0 && (!wantAny || trim < wantAt) {
+		wantAt, wantAny = trim, true
+	}
+	if any != wantAny || any && at != wantAt {
 		s.fail("T1 due items", "after entry %d the next due item is at %d (%t), in the model at %d (%t)", e.index, at, any, wantAt, wantAny)
 	}
 }
@@ -58,19 +68,6 @@ func (j *judge) learnDefaults(n *node) {
 	if q := a.GetQueue(); q != nil {
 		j.model.DefaultQueue = model.SettingsOf(q.Queue.Settings)
 	}
-}
-
-// feedTrim is when the front of the event feed is looked at, which the model
-// does not have.
-func feedTrim(n *node) int64 {
-	var m pb.MetaRow
-	must(n.m.Rows(func(key, value []byte) bool {
-		if key[0] == 'M' {
-			must(proto.Unmarshal(value, &m))
-		}
-		return key[0] != 'M'
-	}))
-	return m.FeedTrimAtUs
 }
 
 // bind tells the model the ids of what the entry made, in order of creation.
@@ -95,7 +92,7 @@ func (j *judge) bind(in *pb.Entry, out *fsm.Outcome) bool {
 			sessions = append(sessions, toID(r.GetSession().SessionId))
 		}
 	}
-	return j.model.Bind(namespaces, queues, tasks, attempts, sessions)
+	return j.model.Bind(namespaces, queues, tasks, attempts, sessions) && j.bindSchedules(out)
 }
 
 // unlike says how an answer differs from the model's.
@@ -163,6 +160,7 @@ func (j *judge) unlike(r *pb.Result, want *model.Result) string {
 	if want.Key != nil {
 		note("key held", len(r.GetKey().GetHolderTaskId()) != 0, want.Key.Holder != nil)
 	}
+	noteSchedule(note, r, want)
 	var gone, wantGone []string
 	for _, g := range r.GetGateway().GetGone() {
 		gone = append(gone, fmt.Sprintf("%x %s", g.SessionId, g.Code))
@@ -193,13 +191,18 @@ type rows struct {
 	remembered map[string]*pb.IdempotencyRow
 	payloads   map[id][32]byte
 	results    map[id][32]byte
+	traces     map[id]*pb.TraceContext
 	business   int
+	schedules  map[id]*pb.ScheduleRow
+	orders     map[id]string // payload of a schedule's tasks
+	zones      map[string]*pb.ZoneRow
 }
 
 func readRows(m *fsm.Machine) *rows {
 	r := &rows{meta: &pb.MetaRow{}, queues: map[id]*pb.QueueRow{}, tasks: map[id]*pb.TaskRow{}, attempts: map[id]*pb.AttemptRow{},
 		receipts: map[string]*pb.ReceiptRow{}, evidence: map[id]int{}, instances: map[id]*pb.InstanceRow{}, gateways: map[string]*pb.GatewayRow{},
-		keys: map[string]*pb.KeyRow{}, remembered: map[string]*pb.IdempotencyRow{}, payloads: map[id][32]byte{}, results: map[id][32]byte{}}
+		keys: map[string]*pb.KeyRow{}, remembered: map[string]*pb.IdempotencyRow{}, payloads: map[id][32]byte{}, results: map[id][32]byte{}, traces: map[id]*pb.TraceContext{},
+		schedules: map[id]*pb.ScheduleRow{}, orders: map[id]string{}, zones: map[string]*pb.ZoneRow{}}
 	must(m.Rows(func(key, value []byte) bool {
 		decode := func(m proto.Message) { must(proto.Unmarshal(value, m)) }
 		switch key[0] {
@@ -243,8 +246,22 @@ func readRows(m *fsm.Machine) *rows {
 			r.payloads[toID(key[1:])] = digestOf(string(value))
 		case 'r':
 			r.results[toID(key[1:])] = digestOf(string(value))
+		case 'w':
+			w := &pb.TraceContext{}
+			decode(w)
+			r.traces[toID(key[1:])] = w
 		case 'b':
 			r.business++
+		case 's':
+			c := &pb.ScheduleRow{}
+			decode(c)
+			r.schedules[toID(c.Id)] = c
+		case 'S':
+			r.orders[toID(key[1:])] = string(value)
+		case 'Z':
+			z := &pb.ZoneRow{}
+			decode(z)
+			r.zones[z.Name] = z
 		}
 		return true
 	}))
@@ -267,6 +284,8 @@ func (j *judge) compareRows(n *node) {
 		{"model/attempts", j.unlikeAttempts},
 		{"model/instances", j.unlikeInstances},
 		{"model/keys", j.unlikeKeys},
+		{"model/schedules", j.unlikeSchedules},
+		{"model/access", func(*rows) string { return j.unlikeAccess(n) }},
 		{"model/undelivered", func(*rows) string { return j.unlikeUndelivered(n) }},
 	} {
 		if d := part.diff(r); d != "" {
@@ -309,6 +328,10 @@ func (j *judge) unlikeTasks(r *rows) string {
 		if t.Live != nil {
 			live = t.Live.ID
 		}
+		var schedule id
+		if t.Schedule != nil {
+			schedule = t.Schedule.ID
+		}
 		if d := differ("task", t.ID,
 			"state", row.State, t.State, "revision", row.Revision, t.Revision, "queue", toID(row.QueueId), t.Queue.ID,
 			"key", row.ConcurrencyKey, t.Key, "available", row.AvailableAtUs, t.AvailableAt, "start deadline", row.StartDeadlineAtUs, t.StartDeadline,
@@ -318,6 +341,7 @@ func (j *judge) unlikeTasks(r *rows) string {
 			"started", row.Started, t.Started, "unstarted", row.UnstartedOffers, t.Unstarted, "live", toID(row.AttemptId), live,
 			"epoch", row.AttemptEpoch, t.LastEpoch, "token", row.KeyToken, t.KeyToken, "cause", row.ReviewCause, t.ReviewCause,
 			"remembered", row.RememberedUntilUs, t.RememberedUntil, "business", row.BusinessKey, t.BusinessKey, "retry of", toID(row.RetryOf), t.RetryOf,
+			"schedule", toID(row.ScheduleId), schedule, "nominal", row.NominalAtUs, t.NominalAt, "trace", model.TraceOf(r.traces[t.ID]), t.Trace,
 			"payload", r.payloads[t.ID], digestOf(t.Payload), "result", r.results[t.ID], digestOf(t.Result),
 		); d != "" {
 			return d
@@ -375,7 +399,7 @@ func (j *judge) unlikeInstances(r *rows) string {
 			"draining", row.Draining, i.Draining, "sequence", row.Sequence, i.Sequence, "gateway", row.GatewayId, i.GatewayID,
 			"incarnation", string(row.GatewayIncarnation), i.Incarnation, "connected", row.Connected, i.Connected,
 			"disconnected", row.DisconnectedAtUs, i.DisconnectedAt, "ended", row.EndedAtUs, i.EndedAt, "hold", row.Hold, i.Hold,
-			"hold until", row.HoldUntilUs, i.HoldUntil, "hold for", row.HoldMs, i.HoldMS, "grace over", row.GraceOver, i.GraceOver,
+			"hold until", row.HoldUntilUs, i.HoldUntil, "hold for", row.HoldMs, i.HoldMS, "held at", row.HeldAtUs, i.HeldAt, "grace over", row.GraceOver, i.GraceOver,
 		); d != "" {
 			return d
 		}

@@ -31,7 +31,11 @@
 //	client_test.go   sdk.Client with keys and retries, and operators
 //
 // A gateway without a replica learns how far the cluster is from the answers it
-// gets; membership changes, restores from backup and TLS are not simulated.
+// gets. Not simulated are: members that come and go, emptied and non-voting ones;
+// a new cluster made of a backup; disks that answer with an error, hang or flip
+// bits of anything but a snapshot on its way; gossip and TLS; what a role may do; the wire
+// formats; the limits of a gateway on connections, rates and bytes; more than one
+// namespace. Those are tried on real servers (test/cluster, test/conformance).
 //
 // What is checked, as it happens or at the end: every replica has the same state
 // hash and the same answers at the same index, what was committed stays, a
@@ -46,7 +50,8 @@
 //
 //	PULSE_SIM_SEED=17 go test ./test/sim -run TestSeeds -v
 //
-// PULSE_SOAK=30m runs new seeds for half an hour. PULSE_MUTANTS=1 builds the
-// machine wrong, one rule at a time (mutants/*.txt), and expects each build to
-// be caught.
+// An ordinary run plays the first 200 seeds, PULSE_SIM_SEEDS=1000 more of them,
+// PULSE_SOAK=30m new ones for half an hour; 'make soak' does both. 'make mutants'
+// builds the machine wrong, one rule at a time (mutants/*.txt), and expects each
+// build to be caught.
 package sim

@@ -11,6 +11,8 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+
+	"pulse/test/mutant"
 )
 
 // Virtual time is in microseconds and begins at 0.
@@ -117,6 +119,7 @@ type sim struct {
 	nemesis  nemesis
 	ids      uint64
 	leaked   []ref // attempts that others know of
+	tokens   []id  // access tokens there have been
 	healed   bool  // nothing goes wrong any more
 	healedAt int64 // virtual time of that
 }
@@ -147,8 +150,8 @@ type failure struct {
 }
 
 func (f *failure) Error() string {
-	return fmt.Sprintf("seed %d, step %d, found by %s\n%s\nlast events:\n  %s\nreplay: PULSE_SIM_SEED=%d go test ./test/sim -run TestSeeds -v",
-		f.seed, f.step, f.v.name, f.v.detail+f.stack, strings.Join(f.tail, "\n  "), f.seed)
+	return fmt.Sprintf("seed %d, step %d, %s%s\n%s\nlast events:\n  %s\nreplay: PULSE_SIM_SEED=%d go test ./test/sim -run TestSeeds -v",
+		f.seed, f.step, mutant.Found, f.v.name, f.v.detail+f.stack, strings.Join(f.tail, "\n  "), f.seed)
 }
 
 // play runs a seed to its end.
@@ -171,6 +174,7 @@ func play(seed uint64, print func(string)) (out *outcome, err error) {
 				f.stack = "\n" + string(debug.Stack())
 			}
 			err = f
+			s.abandon()
 		}
 	}()
 	s.build()
@@ -178,6 +182,21 @@ func play(seed uint64, print func(string)) (out *outcome, err error) {
 	out = s.summary()
 	s.close()
 	return out, nil
+}
+
+// abandon closes what a run that has failed leaves open, before its directory
+// goes: a store whose files vanish panics in a goroutine of its own, and nobody
+// would see the seed.
+func (s *sim) abandon() {
+	for _, n := range s.nodes {
+		if n.m == nil {
+			continue
+		}
+		func() {
+			defer func() { _ = recover() }() // it may be what has failed
+			_ = n.m.Close()
+		}()
+	}
 }
 
 // scratch is a directory in memory where there is one: nothing here has to

@@ -85,7 +85,7 @@ var allFaults = []fault{
 	}},
 	{"cut a worker off", func(s *sim) (int64, func()) {
 		w := pick(s, s.workers)
-		return s.between(second, 40*second), cutting(s, w.p.host, s.hosts, true, s.chance(70))
+		return s.between(second, 80*second), cutting(s, w.p.host, s.hosts, true, s.chance(70))
 	}},
 	{"kill a worker", func(s *sim) (int64, func()) {
 		w := pick(s, s.workers)
@@ -159,8 +159,13 @@ var allFaults = []fault{
 	{"a leader steps down and up", func(s *sim) (int64, func()) {
 		for _, n := range s.nodes {
 			if n.p.up && !n.p.paused && n.r.role == leader {
+				n.channelFree = s.now + s.between(0, 2*second)
 				n.r.abdicate("it was made to")
-				n.r.heard -= 2 * second // and stands again at once
+				s.after(n.p, s.between(0, 300*millis), func() {
+					if n.r.role == follower && n.r.leaderID < 0 {
+						n.r.stand(true)
+					}
+				})
 			}
 		}
 		return 0, nil

@@ -280,7 +280,7 @@ func (n *node) readIndex(within int64, done func(uint64, *refusal)) {
 // query answers from this node's state.
 func (n *node) query(q *pb.Query, within int64, done func(*pb.Answer, *refusal)) {
 	if q.Consistency == pb.Consistency_CONSISTENCY_STALE {
-		done(n.m.Query(q), nil)
+		n.awaitIndex(q.MinIndex, func() { done(n.m.Query(q), nil) })
 		return
 	}
 	n.readIndex(within, func(_ uint64, refused *refusal) {

@@ -45,7 +45,7 @@ func (s *sim) heal() {
 		w.start()
 	}
 	c := s.clients[len(s.clients)-1]
-	s.found(c, slices.Clone(queueNames), func() {
+	rest := func() {
 		s.every(nil, fixed(second), func() bool {
 			if s.now-s.healedAt >= calmAfter {
 				s.calm()
@@ -60,7 +60,8 @@ func (s *sim) heal() {
 			}
 			return !s.over
 		})
-	})
+	}
+	s.found(c, slices.Clone(queueNames), func() { s.restSchedules(c, slices.Clone(scheduleNames), rest) })
 	s.after(nil, settleMost, func() {
 		if !s.over && len(s.unsettled()) > 0 {
 			s.fail("liveness", "queues could not be put right, or tasks do not end:\n%s", strings.Join(s.unsettled(), "\n"))

@@ -1,18 +1,21 @@
 package sim
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
 const (
-	seedEnv = "PULSE_SIM_SEED" // play this seed alone, and show its trace
-	soakEnv = "PULSE_SOAK"     // play new seeds for this long
-	ciSeeds = 200
+	seedEnv  = "PULSE_SIM_SEED"  // play this seed alone, and show its trace
+	seedsEnv = "PULSE_SIM_SEEDS" // play this many
+	soakEnv  = "PULSE_SOAK"      // play new seeds for this long
+	ciSeeds  = 200
 )
 
 func TestSeeds(t *testing.T) {
@@ -32,14 +35,26 @@ func TestSeeds(t *testing.T) {
 	if testing.Short() {
 		n = 20
 	}
+	if text := os.Getenv(seedsEnv); text != "" {
+		var err error
+		if n, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s: %v", seedsEnv, err)
+		}
+	}
 	var mu sync.Mutex
+	var enough atomic.Bool // with failfast one failure will do
+	failfast := flag.Lookup("test.failfast").Value.String() == "true"
 	total := &outcome{counts: map[string]int{}}
 	t.Run("all", func(t *testing.T) {
 		for seed := uint64(1); seed <= n; seed++ {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				t.Parallel()
+				if enough.Load() {
+					t.SkipNow()
+				}
 				out, err := play(seed, nil)
 				if err != nil {
+					enough.Store(failfast)
 					t.Fatal(err)
 				}
 				mu.Lock()

@@ -2,11 +2,13 @@ package sim
 
 import (
 	"bytes"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
+	"pulse/test/model"
 )
 
 // words is what workers, clients and the world outside were told.
@@ -14,6 +16,8 @@ type words struct {
 	receipts     map[id][]byte // message: the receipt that was answered
 	runner       map[id]*attempt
 	holding      []*attempt            // with a key
+	takers       map[id]*worker        // attempt: who was offered it first
+	shared       map[id]bool           // attempt: two processes were
 	offers       map[id]offer          // attempt: as it was offered first
 	requests     map[string]*pb.Result // idempotency key: the first answer
 	business     map[string]id         // business key: the task that was named
@@ -21,11 +25,19 @@ type words struct {
 	effects      map[id]int            // task: effects in the world outside
 	writes       map[string][]write    // key
 	pushes       map[id]int64          // attempt: when it was pushed last
+	feed         []*pb.EventRow        // all there ever was
 	acknowledged uint64                // newest index in an answer that reached a caller
 	welcomes     map[string]uint64     // process and instance: newest epoch of a welcome
 }
 
 type offer struct{ epoch, token uint64 }
+
+// trusts says whether a worker's belief in its lease counts at a virtual time.
+// Two processes with one identity can end each other's attempts, and a wall
+// clock that a whole cluster goes by may end all leases.
+func (j *judge) trusts(a *attempt, at int64) bool {
+	return a.holds(at) && !j.shared[a.ref.attempt] && j.jumped < a.began
+}
 
 type write struct {
 	token   uint64
@@ -33,7 +45,7 @@ type write struct {
 }
 
 func newWords() words {
-	return words{receipts: map[id][]byte{}, runner: map[id]*attempt{}, offers: map[id]offer{}, requests: map[string]*pb.Result{},
+	return words{receipts: map[id][]byte{}, runner: map[id]*attempt{}, takers: map[id]*worker{}, shared: map[id]bool{}, offers: map[id]offer{}, requests: map[string]*pb.Result{},
 		business: map[string]id{}, tasks: map[id]uint64{}, effects: map[id]int{}, writes: map[string][]write{}, pushes: map[id]int64{},
 		welcomes: map[string]uint64{}}
 }
@@ -94,6 +106,13 @@ func (j *judge) offered(w *worker, a *pb.AssignTask) {
 	if l == nil {
 		j.s.fail("P2 nothing uncommitted is pushed", "%s is offered attempt %s, which nobody has committed", w.p.name, short(a.AttemptId))
 	}
+	if j.takers[attempt] == nil {
+		j.takers[attempt] = w
+	}
+	j.shared[attempt] = j.shared[attempt] || j.takers[attempt] != w
+	if t := j.model.Task(l.task); t != nil && model.TraceOf(a.Trace) != t.Trace {
+		j.s.fail("O1 trace", "attempt %s is offered with trace %v, its task came with %q", short(a.AttemptId), a.Trace, t.Trace)
+	}
 	now := offer{a.Epoch, a.ConcurrencyToken}
 	first, known := j.offers[attempt]
 	switch {
@@ -120,13 +139,13 @@ func (j *judge) running(a *attempt) {
 	key := a.task.Task.ConcurrencyKey
 	if key != "" {
 		for _, x := range j.holding {
-			if x.task.Task.ConcurrencyKey == key && x != a && x.believes() && j.jumped < x.began {
+			if x.task.Task.ConcurrencyKey == key && x != a && j.trusts(x, j.s.now) {
 				j.s.fail("K3 two holders", "%s and %s both have reason to believe that they hold %s", x.w.p.name, a.w.p.name, key)
 			}
 		}
 		kept := j.holding[:0]
 		for _, x := range j.holding {
-			if x.believes() {
+			if x.holds(j.s.now) {
 				kept = append(kept, x)
 			}
 		}
@@ -230,6 +249,9 @@ func (j *judge) read(c *client, q *pb.Query, a *pb.Answer, floor uint64) {
 	if !stale && (a.Index < floor || a.Index < c.newest) {
 		j.s.fail("C9 reads go forward", "%s reads at %d; %d was told before it asked, %d to itself", c.p.name, a.Index, floor, c.newest)
 	}
+	if a.Index < q.MinIndex {
+		j.s.fail("C9 reads go forward", "%s asked for %d at least and reads at %d", c.p.name, q.MinIndex, a.Index)
+	}
 	get := q.GetGetTask()
 	if get == nil {
 		return
@@ -246,5 +268,40 @@ func (j *judge) read(c *client, q *pb.Query, a *pb.Answer, floor uint64) {
 		j.s.fail("S1 nothing is lost", "%s reads at %d that task %s does not exist; it is %s", c.p.name, a.Index, short(get.TaskId), want.state)
 	case got != nil && (got.Revision != want.revision || got.State != want.state):
 		j.s.fail("A1 reads", "%s reads task %s at %d as %s revision %d; it was %s revision %d", c.p.name, short(get.TaskId), a.Index, got.State, got.Revision, want.state, want.revision)
+	}
+}
+
+// watched: a watch is told every event after its position, once and in order.
+func (j *judge) watched(w *watcher, a *pb.Answer) {
+	at, _ := slices.BinarySearchFunc(j.feed, w, func(e *pb.EventRow, w *watcher) int {
+		if e.Index < w.index || e.Index == w.index && e.Place <= w.place {
+			return -1
+		}
+		return 1
+	})
+	list := a.GetEvents()
+	for i, e := range list.Events {
+		if at+i >= len(j.feed) {
+			j.s.fail("A3 watches", "a watch is told of event %d/%d, which is not in the log", e.Index, e.Place)
+		}
+		want := j.feed[at+i]
+		if e.Index != want.Index || e.Place != want.Place || !bytes.Equal(e.AggregateId, want.AggregateId) || e.Version != want.Version {
+			j.s.fail("A3 watches", "a watch at %d/%d is told of %d/%d next; the log has %d/%d", w.index, w.place, e.Index, e.Place, want.Index, want.Place)
+		}
+	}
+	if next := at + len(list.Events); !list.More && next < len(j.feed) && j.feed[next].Index <= a.Index {
+		j.s.fail("A3 watches", "a watch at %d/%d is told that nothing follows; at %d there is %d/%d", w.index, w.place, a.Index, j.feed[next].Index, j.feed[next].Place)
+	}
+	j.counts["watched events"] += len(list.Events)
+}
+
+// tooOld: events leave the feed after their time only.
+func (j *judge) tooOld(a *pb.Answer) {
+	if len(j.feed) == 0 || a.Index < j.feed[0].Index {
+		return // a replica that does not know the namespace yet
+	}
+	j.count("watches too old")
+	if j.s.knobs.retention == 0 && !j.leapt {
+		j.s.fail("A3 watches", "a watch is told %q; events stay for 3 days", a.Message)
 	}
 }

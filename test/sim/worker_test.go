@@ -484,12 +484,7 @@ func (a *attempt) learn(l *pb.Lease, sentAt int64) {
 	a.watchLease()
 }
 
-// believes says whether the worker thinks, at this moment, that it may work.
-func (a *attempt) believes() bool {
-	return a.holds(a.w.s.now)
-}
-
-// holds says so for a virtual time.
+// holds says whether the worker thinks, at a virtual time, that it may work.
 func (a *attempt) holds(at int64) bool {
 	alive := a.w.p.up && a.w.p.life == a.life
 	return alive && a.running && !a.settled && a.w.p.host.mono(at) < a.until
@@ -499,6 +494,7 @@ func (a *attempt) holds(at int64) bool {
 func (a *attempt) run() {
 	w, s := a.w, a.w.s
 	a.running, a.began = true, s.now
+	s.say("%s runs %s of %s, key %q token %d", w.p.name, short(a.ref.attempt[:]), short(a.ref.task[:]), a.task.Task.ConcurrencyKey, a.token)
 	s.judge.running(a)
 	long := s.between(5*millis, 3*second)
 	switch {
@@ -612,6 +608,7 @@ func outcomeOf(o pb.Outcome, retryable bool, code string) *pb.FinishAttempt {
 func (a *attempt) settle(f *pb.FinishAttempt) {
 	w := a.w
 	a.settled = true
+	w.s.say("%s ends %s: %s %s", w.p.name, short(a.ref.attempt[:]), f.Outcome.String()[8:], f.ErrorCode)
 	sent := frame{kind: frameFinish, ref: a.ref, finish: f, msg: w.s.newID()}
 	w.ask(sent, func(_ *pb.Result, code schema.Code, _ int64) {
 		switch {
@@ -661,6 +658,9 @@ func (w *worker) misbehave(last frame) {
 	s.judge.count("bad frames")
 	f := last
 	other := s.anyRef(last.ref)
+	if l := s.judge.leases[other.attempt]; l.instance == w.instance {
+		other = last.ref // what its own identity holds it could really end
+	}
 	switch s.rng.IntN(7) {
 	case 0: // the same id with other content
 		f.finish = proto.CloneOf(last.finish)

@@ -61,6 +61,11 @@ type Config struct {
 	Producers    int
 	Batch        int // tasks of one request
 	PayloadBytes int
+	Keys         int // concurrency keys that tasks are spread over in turn; 0 = none
+
+	// Usage is what the servers and this process have taken so far; nil if that
+	// is not known.
+	Usage func() (cpu time.Duration, serverBytes int64, err error)
 }
 
 // Validate names what is wrong and the fix.
@@ -72,7 +77,7 @@ func (c Config) Validate() error {
 	}{
 		{"--tasks", c.Tasks, 0, 100_000_000}, {"--workers", c.Workers, 1, 10_000}, {"--slots", c.Slots, 1, 256},
 		{"--producers", c.Producers, 1, 10_000}, {"--batch", c.Batch, 1, 1000}, {"--payload-bytes", c.PayloadBytes, 0, 200_000},
-		{"--window", c.Window, 0, 10_000_000},
+		{"--window", c.Window, 0, 10_000_000}, {"--keys", c.Keys, 0, 10_000_000},
 	} {
 		if v.value < v.low || v.value > v.high {
 			return fmt.Errorf("%s is %d: give %d to %d", v.name, v.value, v.low, v.high)
@@ -102,6 +107,11 @@ type Result struct {
 	DoneSampled    int64   `json:"done_sampled"`
 	Seconds        float64 `json:"seconds"`
 
+	// Of the servers and this process together, and the largest server at the
+	// end; left out if the servers are not this process's own.
+	CPUPerTask   float64 `json:"cpu_us_per_task,omitempty"`
+	ServerMemory float64 `json:"server_mem_mib,omitempty"`
+
 	Workers      int     `json:"workers"`
 	Slots        int     `json:"slots"`
 	Producers    int     `json:"producers"`
@@ -109,6 +119,7 @@ type Result struct {
 	PayloadBytes int     `json:"payload_bytes"`
 	Rate         float64 `json:"rate"`
 	Window       int     `json:"window"`
+	Keys         int     `json:"keys"`
 }
 
 // run is a bench under way.
@@ -124,8 +135,10 @@ type run struct {
 	sent    atomic.Int64 // tasks that were or are being submitted
 	acked   atomic.Int64
 	failed  atomic.Int64
-	begun   atomic.Int64 // handlers
-	waiting atomic.Int64 // for the end of a sampled task
+	begun   atomic.Int64  // handlers
+	waiting atomic.Int64  // for the end of a sampled task
+	room    chan struct{} // capacity 1: the window may have room
+	keyed   atomic.Int64  // tasks that were given a key
 
 	submit, pickup, done histogram
 	waiters              sync.WaitGroup
@@ -140,7 +153,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 		cfg.Window = 2*cfg.Workers*cfg.Slots + cfg.Producers*cfg.Batch
 	}
 	r := &run{
-		Config: cfg, queue: fmt.Sprintf("bench-%x", time.Now().UnixNano()), pad: strings.Repeat("x", cfg.PayloadBytes),
+		Config: cfg, queue: fmt.Sprintf("bench-%x", time.Now().UnixNano()), pad: strings.Repeat("x", cfg.PayloadBytes), room: make(chan struct{}, 1),
 		client: sdk.NewClient(sdk.ClientOptions{
 			Addrs: cfg.Addrs, Namespace: cfg.Namespace, Token: cfg.Token, HTTPClient: cfg.HTTPClient, Logger: cfg.Logger,
 		}),
@@ -201,6 +214,7 @@ func (r *run) work(_ context.Context, t *sdk.Task) (any, error) {
 	}
 	r.pickup.add(r.since() - time.Duration(in.At))
 	r.begun.Add(1)
+	r.tellRoom()
 	return nil, nil
 }
 
@@ -209,6 +223,13 @@ func (r *run) since() time.Duration { return time.Since(r.zero) }
 // measure submits until the end is reached and waits until everything is done.
 func (r *run) measure(ctx context.Context) (*Result, error) {
 	r.zero = time.Now()
+	var before time.Duration
+	if r.Usage != nil {
+		var err error
+		if before, _, err = r.Usage(); err != nil {
+			return nil, err
+		}
+	}
 	submitting, stop := ctx, context.CancelFunc(func() {})
 	if r.Duration > 0 {
 		submitting, stop = context.WithTimeout(ctx, r.Duration)
@@ -235,7 +256,16 @@ func (r *run) measure(ctx context.Context) (*Result, error) {
 	}
 	took := r.since()
 	r.waiters.Wait()
-	return r.result(took), nil
+	result := r.result(took)
+	if r.Usage != nil {
+		after, bytes, err := r.Usage()
+		if err != nil {
+			return nil, err
+		}
+		result.CPUPerTask = round(float64((after - before).Microseconds()) / float64(max(result.Done, 1)))
+		result.ServerMemory = round(float64(bytes) / (1 << 20))
+	}
+	return result, nil
 }
 
 // turn submits one batch. ctx bounds a request, submitting the beginning of one.
@@ -271,11 +301,23 @@ func (r *run) turn(ctx, submitting context.Context) (more bool) {
 // go over it by what they hold.
 func (r *run) admit(ctx context.Context) bool {
 	for r.acked.Load()-r.begun.Load() >= int64(r.Window) {
-		if !until(ctx, time.Now().Add(time.Millisecond)) {
+		select {
+		case <-r.room:
+		case <-ctx.Done():
 			return false
 		}
 	}
+	r.tellRoom() // there may be room for another
 	return ctx.Err() == nil
+}
+
+// tellRoom has one of the producers that wait look again. They do not look by the
+// clock, which would be a load of its own.
+func (r *run) tellRoom() {
+	select {
+	case r.room <- struct{}{}:
+	default:
+	}
 }
 
 func until(ctx context.Context, at time.Time) bool {
@@ -296,6 +338,7 @@ func until(ctx context.Context, at time.Time) bool {
 func (r *run) send(ctx context.Context, due time.Duration, count int) {
 	spec := sdk.TaskSpec{Queue: r.queue, Handler: handler, Payload: json.RawMessage(fmt.Sprintf(`{"at":%d,"pad":%q}`, int64(due), r.pad))}
 	if count == 1 && r.Batch == 1 {
+		spec.ConcurrencyKey = r.key()
 		task, err := r.client.Submit(ctx, spec)
 		r.submit.add(r.since() - due)
 		r.answer(ctx, due, task, err)
@@ -304,6 +347,7 @@ func (r *run) send(ctx context.Context, due time.Duration, count int) {
 	specs := make([]sdk.TaskSpec, count)
 	for i := range specs {
 		specs[i] = spec
+		specs[i].ConcurrencyKey = r.key()
 	}
 	items, err := r.client.SubmitBatch(ctx, r.queue, specs)
 	r.submit.add(r.since() - due)
@@ -313,6 +357,14 @@ func (r *run) send(ctx context.Context, due time.Duration, count int) {
 	if err != nil {
 		r.failed.Add(int64(count - len(items)))
 	}
+}
+
+// key is the next concurrency key.
+func (r *run) key() string {
+	if r.Keys == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s/%d", r.queue, r.keyed.Add(1)%int64(r.Keys))
 }
 
 func (r *run) answer(ctx context.Context, due time.Duration, task *sdk.TaskInfo, err error) {
@@ -358,7 +410,7 @@ func (r *run) result(took time.Duration) *Result {
 		PickupP50: r.pickup.millis(0.50), PickupP99: r.pickup.millis(0.99),
 		DoneP50: r.done.millis(0.50), DoneP99: r.done.millis(0.99),
 		Errors: r.failed.Load(), Submitted: r.acked.Load(), Done: done, DoneSampled: r.done.count(), Seconds: round(took.Seconds()),
-		Workers: r.Workers, Slots: r.Slots, Producers: r.Producers, Batch: r.Batch, PayloadBytes: r.PayloadBytes, Rate: r.Rate, Window: r.Window,
+		Workers: r.Workers, Slots: r.Slots, Producers: r.Producers, Batch: r.Batch, PayloadBytes: r.PayloadBytes, Rate: r.Rate, Window: r.Window, Keys: r.Keys,
 	}
 }
 

@@ -118,14 +118,7 @@ func (s *show) startNodes(ctx context.Context) (addrs []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	s.say("starting %s", plural(len(s.nodes), "server"))
-	// All at once: servers that found a cluster wait for each other.
-	failed := make([]error, len(s.nodes))
-	var starting sync.WaitGroup
-	for i, n := range s.nodes {
-		starting.Go(func() { failed[i] = n.Start(ctx) })
-	}
-	starting.Wait()
-	if err := errors.Join(failed...); err != nil {
+	if err := proc.StartAll(ctx, s.nodes); err != nil {
 		return nil, err
 	}
 	for _, n := range s.nodes {

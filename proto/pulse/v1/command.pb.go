@@ -150,6 +150,7 @@ type Caller struct {
 	Principal     string                 `protobuf:"bytes,1,opt,name=principal,proto3" json:"principal,omitempty"` // e.g. anonymous, token/<id>, worker/<instance id>
 	Roles         []string               `protobuf:"bytes,2,rep,name=roles,proto3" json:"roles,omitempty"`
 	AppId         string                 `protobuf:"bytes,3,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`
+	TokenId       []byte                 `protobuf:"bytes,4,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"` // of the access token that was shown; looked at again when a command is applied
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -205,6 +206,13 @@ func (x *Caller) GetAppId() string {
 	return ""
 }
 
+func (x *Caller) GetTokenId() []byte {
+	if x != nil {
+		return x.TokenId
+	}
+	return nil
+}
+
 type Command struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Id          []byte                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`               // 16 bytes, made by the gateway (message_id for frames)
@@ -214,6 +222,8 @@ type Command struct {
 	// Idempotency-Key of an API request; empty = none.
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	ContentHash    []byte `protobuf:"bytes,6,opt,name=content_hash,json=contentHash,proto3" json:"content_hash,omitempty"` // SHA-256 of the request as sent, see semantics section 6
+	Note           string `protobuf:"bytes,7,opt,name=note,proto3" json:"note,omitempty"`                                  // why, as the caller said beside the request; for the record
+	RequestId      string `protobuf:"bytes,8,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`       // as the caller named the request; for the record
 	// Types that are valid to be assigned to Body:
 	//
 	//	*Command_OpenTerm
@@ -239,6 +249,17 @@ type Command struct {
 	//	*Command_FreeKey
 	//	*Command_SetCluster
 	//	*Command_CompareStates
+	//	*Command_RunTask
+	//	*Command_CreateToken
+	//	*Command_RevokeToken
+	//	*Command_TouchTokens
+	//	*Command_RecordAction
+	//	*Command_PutSchedule
+	//	*Command_DeleteSchedule
+	//	*Command_PauseSchedule
+	//	*Command_TriggerSchedule
+	//	*Command_BackfillSchedule
+	//	*Command_PutZones
 	Body          isCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -314,6 +335,20 @@ func (x *Command) GetContentHash() []byte {
 		return x.ContentHash
 	}
 	return nil
+}
+
+func (x *Command) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *Command) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
 }
 
 func (x *Command) GetBody() isCommand_Body {
@@ -530,6 +565,105 @@ func (x *Command) GetCompareStates() *CompareStates {
 	return nil
 }
 
+func (x *Command) GetRunTask() *RunTask {
+	if x != nil {
+		if x, ok := x.Body.(*Command_RunTask); ok {
+			return x.RunTask
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetCreateToken() *CreateToken {
+	if x != nil {
+		if x, ok := x.Body.(*Command_CreateToken); ok {
+			return x.CreateToken
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRevokeToken() *RevokeToken {
+	if x != nil {
+		if x, ok := x.Body.(*Command_RevokeToken); ok {
+			return x.RevokeToken
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetTouchTokens() *TouchTokens {
+	if x != nil {
+		if x, ok := x.Body.(*Command_TouchTokens); ok {
+			return x.TouchTokens
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRecordAction() *RecordAction {
+	if x != nil {
+		if x, ok := x.Body.(*Command_RecordAction); ok {
+			return x.RecordAction
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPutSchedule() *PutSchedule {
+	if x != nil {
+		if x, ok := x.Body.(*Command_PutSchedule); ok {
+			return x.PutSchedule
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteSchedule() *DeleteSchedule {
+	if x != nil {
+		if x, ok := x.Body.(*Command_DeleteSchedule); ok {
+			return x.DeleteSchedule
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPauseSchedule() *PauseSchedule {
+	if x != nil {
+		if x, ok := x.Body.(*Command_PauseSchedule); ok {
+			return x.PauseSchedule
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetTriggerSchedule() *TriggerSchedule {
+	if x != nil {
+		if x, ok := x.Body.(*Command_TriggerSchedule); ok {
+			return x.TriggerSchedule
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetBackfillSchedule() *BackfillSchedule {
+	if x != nil {
+		if x, ok := x.Body.(*Command_BackfillSchedule); ok {
+			return x.BackfillSchedule
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPutZones() *PutZones {
+	if x != nil {
+		if x, ok := x.Body.(*Command_PutZones); ok {
+			return x.PutZones
+		}
+	}
+	return nil
+}
+
 type isCommand_Body interface {
 	isCommand_Body()
 }
@@ -626,6 +760,50 @@ type Command_CompareStates struct {
 	CompareStates *CompareStates `protobuf:"bytes,38,opt,name=compare_states,json=compareStates,proto3,oneof"`
 }
 
+type Command_RunTask struct {
+	RunTask *RunTask `protobuf:"bytes,39,opt,name=run_task,json=runTask,proto3,oneof"`
+}
+
+type Command_CreateToken struct {
+	CreateToken *CreateToken `protobuf:"bytes,48,opt,name=create_token,json=createToken,proto3,oneof"`
+}
+
+type Command_RevokeToken struct {
+	RevokeToken *RevokeToken `protobuf:"bytes,49,opt,name=revoke_token,json=revokeToken,proto3,oneof"`
+}
+
+type Command_TouchTokens struct {
+	TouchTokens *TouchTokens `protobuf:"bytes,50,opt,name=touch_tokens,json=touchTokens,proto3,oneof"`
+}
+
+type Command_RecordAction struct {
+	RecordAction *RecordAction `protobuf:"bytes,51,opt,name=record_action,json=recordAction,proto3,oneof"`
+}
+
+type Command_PutSchedule struct {
+	PutSchedule *PutSchedule `protobuf:"bytes,40,opt,name=put_schedule,json=putSchedule,proto3,oneof"`
+}
+
+type Command_DeleteSchedule struct {
+	DeleteSchedule *DeleteSchedule `protobuf:"bytes,41,opt,name=delete_schedule,json=deleteSchedule,proto3,oneof"`
+}
+
+type Command_PauseSchedule struct {
+	PauseSchedule *PauseSchedule `protobuf:"bytes,42,opt,name=pause_schedule,json=pauseSchedule,proto3,oneof"`
+}
+
+type Command_TriggerSchedule struct {
+	TriggerSchedule *TriggerSchedule `protobuf:"bytes,43,opt,name=trigger_schedule,json=triggerSchedule,proto3,oneof"`
+}
+
+type Command_BackfillSchedule struct {
+	BackfillSchedule *BackfillSchedule `protobuf:"bytes,44,opt,name=backfill_schedule,json=backfillSchedule,proto3,oneof"`
+}
+
+type Command_PutZones struct {
+	PutZones *PutZones `protobuf:"bytes,45,opt,name=put_zones,json=putZones,proto3,oneof"`
+}
+
 func (*Command_OpenTerm) isCommand_Body() {}
 
 func (*Command_SubmitTask) isCommand_Body() {}
@@ -671,6 +849,28 @@ func (*Command_FreeKey) isCommand_Body() {}
 func (*Command_SetCluster) isCommand_Body() {}
 
 func (*Command_CompareStates) isCommand_Body() {}
+
+func (*Command_RunTask) isCommand_Body() {}
+
+func (*Command_CreateToken) isCommand_Body() {}
+
+func (*Command_RevokeToken) isCommand_Body() {}
+
+func (*Command_TouchTokens) isCommand_Body() {}
+
+func (*Command_RecordAction) isCommand_Body() {}
+
+func (*Command_PutSchedule) isCommand_Body() {}
+
+func (*Command_DeleteSchedule) isCommand_Body() {}
+
+func (*Command_PauseSchedule) isCommand_Body() {}
+
+func (*Command_TriggerSchedule) isCommand_Body() {}
+
+func (*Command_BackfillSchedule) isCommand_Body() {}
+
+func (*Command_PutZones) isCommand_Body() {}
 
 // OpenTerm is the first command of a leader's term. The first one of all fixes
 // the cluster id and makes the default namespace and queue.
@@ -748,6 +948,7 @@ type SubmitTask struct {
 	AttemptTimeoutMs  *int64                 `protobuf:"varint,16,opt,name=attempt_timeout_ms,json=attemptTimeoutMs,proto3,oneof" json:"attempt_timeout_ms,omitempty"`
 	ConcurrencyKey    string                 `protobuf:"bytes,17,opt,name=concurrency_key,json=concurrencyKey,proto3" json:"concurrency_key,omitempty"`
 	Source            string                 `protobuf:"bytes,18,opt,name=source,proto3" json:"source,omitempty"` // api, topic, schedule
+	Trace             *TraceContext          `protobuf:"bytes,30,opt,name=trace,proto3" json:"trace,omitempty"`   // of whoever submits; no part of the content
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -908,6 +1109,13 @@ func (x *SubmitTask) GetSource() string {
 	return ""
 }
 
+func (x *SubmitTask) GetTrace() *TraceContext {
+	if x != nil {
+		return x.Trace
+	}
+	return nil
+}
+
 type CancelTask struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	TaskId           []byte                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
@@ -968,6 +1176,68 @@ func (x *CancelTask) GetNote() string {
 	return ""
 }
 
+// RunTask ends the wait of a task for a time of its own: a delay, or the backoff
+// before a retry.
+type RunTask struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	TaskId           []byte                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	ExpectedRevision uint64                 `protobuf:"varint,2,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"` // 0 = any
+	Note             string                 `protobuf:"bytes,3,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *RunTask) Reset() {
+	*x = RunTask{}
+	mi := &file_pulse_v1_command_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunTask) ProtoMessage() {}
+
+func (x *RunTask) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunTask.ProtoReflect.Descriptor instead.
+func (*RunTask) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RunTask) GetTaskId() []byte {
+	if x != nil {
+		return x.TaskId
+	}
+	return nil
+}
+
+func (x *RunTask) GetExpectedRevision() uint64 {
+	if x != nil {
+		return x.ExpectedRevision
+	}
+	return 0
+}
+
+func (x *RunTask) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
 type RetryTask struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	TaskId           []byte                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
@@ -979,7 +1249,7 @@ type RetryTask struct {
 
 func (x *RetryTask) Reset() {
 	*x = RetryTask{}
-	mi := &file_pulse_v1_command_proto_msgTypes[6]
+	mi := &file_pulse_v1_command_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1261,7 @@ func (x *RetryTask) String() string {
 func (*RetryTask) ProtoMessage() {}
 
 func (x *RetryTask) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[6]
+	mi := &file_pulse_v1_command_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1274,7 @@ func (x *RetryTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTask.ProtoReflect.Descriptor instead.
 func (*RetryTask) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{6}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RetryTask) GetTaskId() []byte {
@@ -1043,7 +1313,7 @@ type ReviewTask struct {
 
 func (x *ReviewTask) Reset() {
 	*x = ReviewTask{}
-	mi := &file_pulse_v1_command_proto_msgTypes[7]
+	mi := &file_pulse_v1_command_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1325,7 @@ func (x *ReviewTask) String() string {
 func (*ReviewTask) ProtoMessage() {}
 
 func (x *ReviewTask) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[7]
+	mi := &file_pulse_v1_command_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1338,7 @@ func (x *ReviewTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviewTask.ProtoReflect.Descriptor instead.
 func (*ReviewTask) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{7}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReviewTask) GetTaskId() []byte {
@@ -1132,7 +1402,7 @@ type BulkTasks struct {
 
 func (x *BulkTasks) Reset() {
 	*x = BulkTasks{}
-	mi := &file_pulse_v1_command_proto_msgTypes[8]
+	mi := &file_pulse_v1_command_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1414,7 @@ func (x *BulkTasks) String() string {
 func (*BulkTasks) ProtoMessage() {}
 
 func (x *BulkTasks) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[8]
+	mi := &file_pulse_v1_command_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1427,7 @@ func (x *BulkTasks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkTasks.ProtoReflect.Descriptor instead.
 func (*BulkTasks) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{8}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *BulkTasks) GetAction() BulkAction {
@@ -1194,7 +1464,7 @@ type PutQueue struct {
 
 func (x *PutQueue) Reset() {
 	*x = PutQueue{}
-	mi := &file_pulse_v1_command_proto_msgTypes[9]
+	mi := &file_pulse_v1_command_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1476,7 @@ func (x *PutQueue) String() string {
 func (*PutQueue) ProtoMessage() {}
 
 func (x *PutQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[9]
+	mi := &file_pulse_v1_command_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1489,7 @@ func (x *PutQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutQueue.ProtoReflect.Descriptor instead.
 func (*PutQueue) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{9}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PutQueue) GetName() string {
@@ -1260,7 +1530,7 @@ type DeleteQueue struct {
 
 func (x *DeleteQueue) Reset() {
 	*x = DeleteQueue{}
-	mi := &file_pulse_v1_command_proto_msgTypes[10]
+	mi := &file_pulse_v1_command_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1542,7 @@ func (x *DeleteQueue) String() string {
 func (*DeleteQueue) ProtoMessage() {}
 
 func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[10]
+	mi := &file_pulse_v1_command_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1555,7 @@ func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueue.ProtoReflect.Descriptor instead.
 func (*DeleteQueue) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{10}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeleteQueue) GetName() string {
@@ -1313,7 +1583,7 @@ type PauseQueue struct {
 
 func (x *PauseQueue) Reset() {
 	*x = PauseQueue{}
-	mi := &file_pulse_v1_command_proto_msgTypes[11]
+	mi := &file_pulse_v1_command_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1595,7 @@ func (x *PauseQueue) String() string {
 func (*PauseQueue) ProtoMessage() {}
 
 func (x *PauseQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[11]
+	mi := &file_pulse_v1_command_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1608,7 @@ func (x *PauseQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueue.ProtoReflect.Descriptor instead.
 func (*PauseQueue) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{11}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PauseQueue) GetName() string {
@@ -1362,16 +1632,399 @@ func (x *PauseQueue) GetExpectedRevision() uint64 {
 	return 0
 }
 
+// PutSchedule creates or replaces. The gateway has read the cron text and fills
+// the defaults.
+type PutSchedule struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Name             string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Spec             *ScheduleSpec          `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	Payload          []byte                 `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"` // of the task; validated JSON, kept byte for byte
+	Paused           bool                   `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	ExpectedRevision uint64                 `protobuf:"varint,5,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
+	Zone             *ZoneRow               `protobuf:"bytes,6,opt,name=zone,proto3" json:"zone,omitempty"` // with cron: the rules of spec.time_zone as the gateway knows them
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *PutSchedule) Reset() {
+	*x = PutSchedule{}
+	mi := &file_pulse_v1_command_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutSchedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutSchedule) ProtoMessage() {}
+
+func (x *PutSchedule) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutSchedule.ProtoReflect.Descriptor instead.
+func (*PutSchedule) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PutSchedule) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PutSchedule) GetSpec() *ScheduleSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *PutSchedule) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+func (x *PutSchedule) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *PutSchedule) GetExpectedRevision() uint64 {
+	if x != nil {
+		return x.ExpectedRevision
+	}
+	return 0
+}
+
+func (x *PutSchedule) GetZone() *ZoneRow {
+	if x != nil {
+		return x.Zone
+	}
+	return nil
+}
+
+type DeleteSchedule struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Name             string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	ExpectedRevision uint64                 `protobuf:"varint,2,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *DeleteSchedule) Reset() {
+	*x = DeleteSchedule{}
+	mi := &file_pulse_v1_command_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteSchedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteSchedule) ProtoMessage() {}
+
+func (x *DeleteSchedule) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteSchedule.ProtoReflect.Descriptor instead.
+func (*DeleteSchedule) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DeleteSchedule) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeleteSchedule) GetExpectedRevision() uint64 {
+	if x != nil {
+		return x.ExpectedRevision
+	}
+	return 0
+}
+
+type PauseSchedule struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Name             string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Paused           bool                   `protobuf:"varint,2,opt,name=paused,proto3" json:"paused,omitempty"`
+	ExpectedRevision uint64                 `protobuf:"varint,3,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
+	Note             string                 `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *PauseSchedule) Reset() {
+	*x = PauseSchedule{}
+	mi := &file_pulse_v1_command_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseSchedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseSchedule) ProtoMessage() {}
+
+func (x *PauseSchedule) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseSchedule.ProtoReflect.Descriptor instead.
+func (*PauseSchedule) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PauseSchedule) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PauseSchedule) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *PauseSchedule) GetExpectedRevision() uint64 {
+	if x != nil {
+		return x.ExpectedRevision
+	}
+	return 0
+}
+
+func (x *PauseSchedule) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+// TriggerSchedule submits a run now.
+type TriggerSchedule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	AllowOverlap  bool                   `protobuf:"varint,2,opt,name=allow_overlap,json=allowOverlap,proto3" json:"allow_overlap,omitempty"` // although another run is not over
+	Note          string                 `protobuf:"bytes,3,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TriggerSchedule) Reset() {
+	*x = TriggerSchedule{}
+	mi := &file_pulse_v1_command_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TriggerSchedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TriggerSchedule) ProtoMessage() {}
+
+func (x *TriggerSchedule) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TriggerSchedule.ProtoReflect.Descriptor instead.
+func (*TriggerSchedule) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *TriggerSchedule) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TriggerSchedule) GetAllowOverlap() bool {
+	if x != nil {
+		return x.AllowOverlap
+	}
+	return false
+}
+
+func (x *TriggerSchedule) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+// BackfillSchedule submits a run for each time of the range that has no task.
+type BackfillSchedule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	FromUs        int64                  `protobuf:"varint,2,opt,name=from_us,json=fromUs,proto3" json:"from_us,omitempty"`
+	UntilUs       int64                  `protobuf:"varint,3,opt,name=until_us,json=untilUs,proto3" json:"until_us,omitempty"` // excluded
+	Note          string                 `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackfillSchedule) Reset() {
+	*x = BackfillSchedule{}
+	mi := &file_pulse_v1_command_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackfillSchedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackfillSchedule) ProtoMessage() {}
+
+func (x *BackfillSchedule) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackfillSchedule.ProtoReflect.Descriptor instead.
+func (*BackfillSchedule) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *BackfillSchedule) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BackfillSchedule) GetFromUs() int64 {
+	if x != nil {
+		return x.FromUs
+	}
+	return 0
+}
+
+func (x *BackfillSchedule) GetUntilUs() int64 {
+	if x != nil {
+		return x.UntilUs
+	}
+	return 0
+}
+
+func (x *BackfillSchedule) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+// PutZones brings newer rules of time zones; older ones and those of zones that no
+// schedule has used are left out.
+type PutZones struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Zones         []*ZoneRow             `protobuf:"bytes,1,rep,name=zones,proto3" json:"zones,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutZones) Reset() {
+	*x = PutZones{}
+	mi := &file_pulse_v1_command_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutZones) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutZones) ProtoMessage() {}
+
+func (x *PutZones) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutZones.ProtoReflect.Descriptor instead.
+func (*PutZones) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PutZones) GetZones() []*ZoneRow {
+	if x != nil {
+		return x.Zones
+	}
+	return nil
+}
+
 type PutNamespace struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Quota         *NamespaceQuota        `protobuf:"bytes,2,opt,name=quota,proto3" json:"quota,omitempty"` // absent: as it is, or none for a new one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PutNamespace) Reset() {
 	*x = PutNamespace{}
-	mi := &file_pulse_v1_command_proto_msgTypes[12]
+	mi := &file_pulse_v1_command_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +2036,7 @@ func (x *PutNamespace) String() string {
 func (*PutNamespace) ProtoMessage() {}
 
 func (x *PutNamespace) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[12]
+	mi := &file_pulse_v1_command_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +2049,7 @@ func (x *PutNamespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutNamespace.ProtoReflect.Descriptor instead.
 func (*PutNamespace) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{12}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PutNamespace) GetName() string {
@@ -1404,6 +2057,13 @@ func (x *PutNamespace) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *PutNamespace) GetQuota() *NamespaceQuota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
 }
 
 type DeleteNamespace struct {
@@ -1415,7 +2075,7 @@ type DeleteNamespace struct {
 
 func (x *DeleteNamespace) Reset() {
 	*x = DeleteNamespace{}
-	mi := &file_pulse_v1_command_proto_msgTypes[13]
+	mi := &file_pulse_v1_command_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +2087,7 @@ func (x *DeleteNamespace) String() string {
 func (*DeleteNamespace) ProtoMessage() {}
 
 func (x *DeleteNamespace) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[13]
+	mi := &file_pulse_v1_command_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,12 +2100,300 @@ func (x *DeleteNamespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteNamespace.ProtoReflect.Descriptor instead.
 func (*DeleteNamespace) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{13}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteNamespace) GetName() string {
 	if x != nil {
 		return x.Name
+	}
+	return ""
+}
+
+// CreateToken makes an access token. Its id and secret are made by the gateway;
+// the secret itself goes to the caller and nowhere else.
+type CreateToken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TokenId       []byte                 `protobuf:"bytes,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
+	SecretHash    []byte                 `protobuf:"bytes,2,opt,name=secret_hash,json=secretHash,proto3" json:"secret_hash,omitempty"` // SHA-256 of the secret
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Grants        []*TokenGrant          `protobuf:"bytes,4,rep,name=grants,proto3" json:"grants,omitempty"`
+	ExpiresAtUs   int64                  `protobuf:"varint,5,opt,name=expires_at_us,json=expiresAtUs,proto3" json:"expires_at_us,omitempty"` // 0 = never
+	First         bool                   `protobuf:"varint,6,opt,name=first,proto3" json:"first,omitempty"`                                  // refused if there ever was a token, unless it was this one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateToken) Reset() {
+	*x = CreateToken{}
+	mi := &file_pulse_v1_command_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateToken) ProtoMessage() {}
+
+func (x *CreateToken) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateToken.ProtoReflect.Descriptor instead.
+func (*CreateToken) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *CreateToken) GetTokenId() []byte {
+	if x != nil {
+		return x.TokenId
+	}
+	return nil
+}
+
+func (x *CreateToken) GetSecretHash() []byte {
+	if x != nil {
+		return x.SecretHash
+	}
+	return nil
+}
+
+func (x *CreateToken) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreateToken) GetGrants() []*TokenGrant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+func (x *CreateToken) GetExpiresAtUs() int64 {
+	if x != nil {
+		return x.ExpiresAtUs
+	}
+	return 0
+}
+
+func (x *CreateToken) GetFirst() bool {
+	if x != nil {
+		return x.First
+	}
+	return false
+}
+
+type RevokeToken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TokenId       []byte                 `protobuf:"bytes,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeToken) Reset() {
+	*x = RevokeToken{}
+	mi := &file_pulse_v1_command_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeToken) ProtoMessage() {}
+
+func (x *RevokeToken) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeToken.ProtoReflect.Descriptor instead.
+func (*RevokeToken) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RevokeToken) GetTokenId() []byte {
+	if x != nil {
+		return x.TokenId
+	}
+	return nil
+}
+
+// TouchTokens says which tokens were used, every few minutes from each gateway.
+type TouchTokens struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uses          []*TokenUse            `protobuf:"bytes,1,rep,name=uses,proto3" json:"uses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TouchTokens) Reset() {
+	*x = TouchTokens{}
+	mi := &file_pulse_v1_command_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TouchTokens) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TouchTokens) ProtoMessage() {}
+
+func (x *TouchTokens) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TouchTokens.ProtoReflect.Descriptor instead.
+func (*TouchTokens) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *TouchTokens) GetUses() []*TokenUse {
+	if x != nil {
+		return x.Uses
+	}
+	return nil
+}
+
+type TokenUse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TokenId       []byte                 `protobuf:"bytes,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
+	UsedAtUs      int64                  `protobuf:"varint,2,opt,name=used_at_us,json=usedAtUs,proto3" json:"used_at_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenUse) Reset() {
+	*x = TokenUse{}
+	mi := &file_pulse_v1_command_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenUse) ProtoMessage() {}
+
+func (x *TokenUse) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenUse.ProtoReflect.Descriptor instead.
+func (*TokenUse) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *TokenUse) GetTokenId() []byte {
+	if x != nil {
+		return x.TokenId
+	}
+	return nil
+}
+
+func (x *TokenUse) GetUsedAtUs() int64 {
+	if x != nil {
+		return x.UsedAtUs
+	}
+	return 0
+}
+
+// RecordAction puts on record what an operator does that changes no row.
+type RecordAction struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Action        string                 `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"` // e.g. pulse.cluster.Transfer
+	Target        string                 `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordAction) Reset() {
+	*x = RecordAction{}
+	mi := &file_pulse_v1_command_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordAction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordAction) ProtoMessage() {}
+
+func (x *RecordAction) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordAction.ProtoReflect.Descriptor instead.
+func (*RecordAction) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RecordAction) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *RecordAction) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *RecordAction) GetDetail() string {
+	if x != nil {
+		return x.Detail
 	}
 	return ""
 }
@@ -1468,7 +2416,7 @@ type RegisterSession struct {
 
 func (x *RegisterSession) Reset() {
 	*x = RegisterSession{}
-	mi := &file_pulse_v1_command_proto_msgTypes[14]
+	mi := &file_pulse_v1_command_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +2428,7 @@ func (x *RegisterSession) String() string {
 func (*RegisterSession) ProtoMessage() {}
 
 func (x *RegisterSession) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[14]
+	mi := &file_pulse_v1_command_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +2441,7 @@ func (x *RegisterSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterSession.ProtoReflect.Descriptor instead.
 func (*RegisterSession) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{14}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RegisterSession) GetInstanceId() []byte {
@@ -1578,7 +2526,7 @@ type SetCapacity struct {
 
 func (x *SetCapacity) Reset() {
 	*x = SetCapacity{}
-	mi := &file_pulse_v1_command_proto_msgTypes[15]
+	mi := &file_pulse_v1_command_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +2538,7 @@ func (x *SetCapacity) String() string {
 func (*SetCapacity) ProtoMessage() {}
 
 func (x *SetCapacity) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[15]
+	mi := &file_pulse_v1_command_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +2551,7 @@ func (x *SetCapacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetCapacity.ProtoReflect.Descriptor instead.
 func (*SetCapacity) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{15}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SetCapacity) GetSession() *SessionRef {
@@ -1638,13 +2586,14 @@ func (x *SetCapacity) GetDrain() bool {
 type CloseSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       *SessionRef            `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	Undeliverable bool                   `protobuf:"varint,2,opt,name=undeliverable,proto3" json:"undeliverable,omitempty"` // work came for it and its gateway did not hold it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CloseSession) Reset() {
 	*x = CloseSession{}
-	mi := &file_pulse_v1_command_proto_msgTypes[16]
+	mi := &file_pulse_v1_command_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +2605,7 @@ func (x *CloseSession) String() string {
 func (*CloseSession) ProtoMessage() {}
 
 func (x *CloseSession) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[16]
+	mi := &file_pulse_v1_command_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +2618,7 @@ func (x *CloseSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSession.ProtoReflect.Descriptor instead.
 func (*CloseSession) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{16}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CloseSession) GetSession() *SessionRef {
@@ -1677,6 +2626,13 @@ func (x *CloseSession) GetSession() *SessionRef {
 		return x.Session
 	}
 	return nil
+}
+
+func (x *CloseSession) GetUndeliverable() bool {
+	if x != nil {
+		return x.Undeliverable
+	}
+	return false
 }
 
 type DrainWorker struct {
@@ -1688,7 +2644,7 @@ type DrainWorker struct {
 
 func (x *DrainWorker) Reset() {
 	*x = DrainWorker{}
-	mi := &file_pulse_v1_command_proto_msgTypes[17]
+	mi := &file_pulse_v1_command_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +2656,7 @@ func (x *DrainWorker) String() string {
 func (*DrainWorker) ProtoMessage() {}
 
 func (x *DrainWorker) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[17]
+	mi := &file_pulse_v1_command_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +2669,7 @@ func (x *DrainWorker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorker.ProtoReflect.Descriptor instead.
 func (*DrainWorker) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{17}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DrainWorker) GetInstanceId() []byte {
@@ -1737,7 +2693,7 @@ type ReportGateway struct {
 
 func (x *ReportGateway) Reset() {
 	*x = ReportGateway{}
-	mi := &file_pulse_v1_command_proto_msgTypes[18]
+	mi := &file_pulse_v1_command_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +2705,7 @@ func (x *ReportGateway) String() string {
 func (*ReportGateway) ProtoMessage() {}
 
 func (x *ReportGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[18]
+	mi := &file_pulse_v1_command_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +2718,7 @@ func (x *ReportGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportGateway.ProtoReflect.Descriptor instead.
 func (*ReportGateway) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{18}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReportGateway) GetGatewayId() string {
@@ -1806,13 +2762,14 @@ type SessionEntry struct {
 	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	InstanceId    []byte                 `protobuf:"bytes,3,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	NamespaceId   []byte                 `protobuf:"bytes,4,opt,name=namespace_id,json=namespaceId,proto3" json:"namespace_id,omitempty"`
+	SilentMs      int64                  `protobuf:"varint,5,opt,name=silent_ms,json=silentMs,proto3" json:"silent_ms,omitempty"` // since its last frame
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SessionEntry) Reset() {
 	*x = SessionEntry{}
-	mi := &file_pulse_v1_command_proto_msgTypes[19]
+	mi := &file_pulse_v1_command_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +2781,7 @@ func (x *SessionEntry) String() string {
 func (*SessionEntry) ProtoMessage() {}
 
 func (x *SessionEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[19]
+	mi := &file_pulse_v1_command_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +2794,7 @@ func (x *SessionEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEntry.ProtoReflect.Descriptor instead.
 func (*SessionEntry) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{19}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SessionEntry) GetSessionId() []byte {
@@ -1868,6 +2825,13 @@ func (x *SessionEntry) GetNamespaceId() []byte {
 	return nil
 }
 
+func (x *SessionEntry) GetSilentMs() int64 {
+	if x != nil {
+		return x.SilentMs
+	}
+	return 0
+}
+
 type SessionRef struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	InstanceId    []byte                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
@@ -1878,7 +2842,7 @@ type SessionRef struct {
 
 func (x *SessionRef) Reset() {
 	*x = SessionRef{}
-	mi := &file_pulse_v1_command_proto_msgTypes[20]
+	mi := &file_pulse_v1_command_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2854,7 @@ func (x *SessionRef) String() string {
 func (*SessionRef) ProtoMessage() {}
 
 func (x *SessionRef) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[20]
+	mi := &file_pulse_v1_command_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2867,7 @@ func (x *SessionRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRef.ProtoReflect.Descriptor instead.
 func (*SessionRef) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{20}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SessionRef) GetInstanceId() []byte {
@@ -1931,7 +2895,7 @@ type AttemptRef struct {
 
 func (x *AttemptRef) Reset() {
 	*x = AttemptRef{}
-	mi := &file_pulse_v1_command_proto_msgTypes[21]
+	mi := &file_pulse_v1_command_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1943,7 +2907,7 @@ func (x *AttemptRef) String() string {
 func (*AttemptRef) ProtoMessage() {}
 
 func (x *AttemptRef) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[21]
+	mi := &file_pulse_v1_command_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2920,7 @@ func (x *AttemptRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptRef.ProtoReflect.Descriptor instead.
 func (*AttemptRef) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{21}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AttemptRef) GetTaskId() []byte {
@@ -1990,7 +2954,7 @@ type StartAttempt struct {
 
 func (x *StartAttempt) Reset() {
 	*x = StartAttempt{}
-	mi := &file_pulse_v1_command_proto_msgTypes[22]
+	mi := &file_pulse_v1_command_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2002,7 +2966,7 @@ func (x *StartAttempt) String() string {
 func (*StartAttempt) ProtoMessage() {}
 
 func (x *StartAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[22]
+	mi := &file_pulse_v1_command_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2015,7 +2979,7 @@ func (x *StartAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartAttempt.ProtoReflect.Descriptor instead.
 func (*StartAttempt) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{22}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StartAttempt) GetSession() *SessionRef {
@@ -2042,7 +3006,7 @@ type RenewAttempt struct {
 
 func (x *RenewAttempt) Reset() {
 	*x = RenewAttempt{}
-	mi := &file_pulse_v1_command_proto_msgTypes[23]
+	mi := &file_pulse_v1_command_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2054,7 +3018,7 @@ func (x *RenewAttempt) String() string {
 func (*RenewAttempt) ProtoMessage() {}
 
 func (x *RenewAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[23]
+	mi := &file_pulse_v1_command_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2067,7 +3031,7 @@ func (x *RenewAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewAttempt.ProtoReflect.Descriptor instead.
 func (*RenewAttempt) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{23}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RenewAttempt) GetSession() *SessionRef {
@@ -2098,7 +3062,7 @@ type FinishAttempt struct {
 
 func (x *FinishAttempt) Reset() {
 	*x = FinishAttempt{}
-	mi := &file_pulse_v1_command_proto_msgTypes[24]
+	mi := &file_pulse_v1_command_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2110,7 +3074,7 @@ func (x *FinishAttempt) String() string {
 func (*FinishAttempt) ProtoMessage() {}
 
 func (x *FinishAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[24]
+	mi := &file_pulse_v1_command_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2123,7 +3087,7 @@ func (x *FinishAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishAttempt.ProtoReflect.Descriptor instead.
 func (*FinishAttempt) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{24}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *FinishAttempt) GetSession() *SessionRef {
@@ -2178,7 +3142,7 @@ type ResumeAttempt struct {
 
 func (x *ResumeAttempt) Reset() {
 	*x = ResumeAttempt{}
-	mi := &file_pulse_v1_command_proto_msgTypes[25]
+	mi := &file_pulse_v1_command_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +3154,7 @@ func (x *ResumeAttempt) String() string {
 func (*ResumeAttempt) ProtoMessage() {}
 
 func (x *ResumeAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[25]
+	mi := &file_pulse_v1_command_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +3167,7 @@ func (x *ResumeAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeAttempt.ProtoReflect.Descriptor instead.
 func (*ResumeAttempt) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{25}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ResumeAttempt) GetSession() *SessionRef {
@@ -2230,7 +3194,7 @@ type FreeKey struct {
 
 func (x *FreeKey) Reset() {
 	*x = FreeKey{}
-	mi := &file_pulse_v1_command_proto_msgTypes[26]
+	mi := &file_pulse_v1_command_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2242,7 +3206,7 @@ func (x *FreeKey) String() string {
 func (*FreeKey) ProtoMessage() {}
 
 func (x *FreeKey) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[26]
+	mi := &file_pulse_v1_command_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2255,7 +3219,7 @@ func (x *FreeKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeKey.ProtoReflect.Descriptor instead.
 func (*FreeKey) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{26}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *FreeKey) GetKey() string {
@@ -2284,7 +3248,7 @@ type SetCluster struct {
 
 func (x *SetCluster) Reset() {
 	*x = SetCluster{}
-	mi := &file_pulse_v1_command_proto_msgTypes[27]
+	mi := &file_pulse_v1_command_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +3260,7 @@ func (x *SetCluster) String() string {
 func (*SetCluster) ProtoMessage() {}
 
 func (x *SetCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[27]
+	mi := &file_pulse_v1_command_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +3273,7 @@ func (x *SetCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetCluster.ProtoReflect.Descriptor instead.
 func (*SetCluster) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{27}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetCluster) GetEventRetentionMs() int64 {
@@ -2346,7 +3310,7 @@ type CompareStates struct {
 
 func (x *CompareStates) Reset() {
 	*x = CompareStates{}
-	mi := &file_pulse_v1_command_proto_msgTypes[28]
+	mi := &file_pulse_v1_command_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2358,7 +3322,7 @@ func (x *CompareStates) String() string {
 func (*CompareStates) ProtoMessage() {}
 
 func (x *CompareStates) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[28]
+	mi := &file_pulse_v1_command_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2371,7 +3335,7 @@ func (x *CompareStates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareStates.ProtoReflect.Descriptor instead.
 func (*CompareStates) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{28}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CompareStates) GetIndex() uint64 {
@@ -2405,7 +3369,7 @@ type StateReport struct {
 
 func (x *StateReport) Reset() {
 	*x = StateReport{}
-	mi := &file_pulse_v1_command_proto_msgTypes[29]
+	mi := &file_pulse_v1_command_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +3381,7 @@ func (x *StateReport) String() string {
 func (*StateReport) ProtoMessage() {}
 
 func (x *StateReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[29]
+	mi := &file_pulse_v1_command_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +3394,7 @@ func (x *StateReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateReport.ProtoReflect.Descriptor instead.
 func (*StateReport) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{29}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StateReport) GetNodeId() string {
@@ -2457,7 +3421,7 @@ type Violation struct {
 
 func (x *Violation) Reset() {
 	*x = Violation{}
-	mi := &file_pulse_v1_command_proto_msgTypes[30]
+	mi := &file_pulse_v1_command_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2469,7 +3433,7 @@ func (x *Violation) String() string {
 func (*Violation) ProtoMessage() {}
 
 func (x *Violation) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[30]
+	mi := &file_pulse_v1_command_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2482,7 +3446,7 @@ func (x *Violation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Violation.ProtoReflect.Descriptor instead.
 func (*Violation) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{30}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Violation) GetPath() string {
@@ -2522,6 +3486,9 @@ type Result struct {
 	//	*Result_Key
 	//	*Result_Worker
 	//	*Result_Gateway
+	//	*Result_Token
+	//	*Result_Schedule
+	//	*Result_Backfill
 	Body          isResult_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2529,7 +3496,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_pulse_v1_command_proto_msgTypes[31]
+	mi := &file_pulse_v1_command_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2541,7 +3508,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[31]
+	mi := &file_pulse_v1_command_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2554,7 +3521,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{31}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Result) GetCode() string {
@@ -2703,6 +3670,33 @@ func (x *Result) GetGateway() *GatewayResult {
 	return nil
 }
 
+func (x *Result) GetToken() *TokenRow {
+	if x != nil {
+		if x, ok := x.Body.(*Result_Token); ok {
+			return x.Token
+		}
+	}
+	return nil
+}
+
+func (x *Result) GetSchedule() *ScheduleView {
+	if x != nil {
+		if x, ok := x.Body.(*Result_Schedule); ok {
+			return x.Schedule
+		}
+	}
+	return nil
+}
+
+func (x *Result) GetBackfill() *BackfillResult {
+	if x != nil {
+		if x, ok := x.Body.(*Result_Backfill); ok {
+			return x.Backfill
+		}
+	}
+	return nil
+}
+
 type isResult_Body interface {
 	isResult_Body()
 }
@@ -2747,6 +3741,18 @@ type Result_Gateway struct {
 	Gateway *GatewayResult `protobuf:"bytes,25,opt,name=gateway,proto3,oneof"`
 }
 
+type Result_Token struct {
+	Token *TokenRow `protobuf:"bytes,36,opt,name=token,proto3,oneof"` // without the secret's hash
+}
+
+type Result_Schedule struct {
+	Schedule *ScheduleView `protobuf:"bytes,30,opt,name=schedule,proto3,oneof"`
+}
+
+type Result_Backfill struct {
+	Backfill *BackfillResult `protobuf:"bytes,31,opt,name=backfill,proto3,oneof"`
+}
+
 func (*Result_Task) isResult_Body() {}
 
 func (*Result_Queue) isResult_Body() {}
@@ -2767,6 +3773,12 @@ func (*Result_Worker) isResult_Body() {}
 
 func (*Result_Gateway) isResult_Body() {}
 
+func (*Result_Token) isResult_Body() {}
+
+func (*Result_Schedule) isResult_Body() {}
+
+func (*Result_Backfill) isResult_Body() {}
+
 type TaskResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Task          *TaskView              `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
@@ -2777,7 +3789,7 @@ type TaskResult struct {
 
 func (x *TaskResult) Reset() {
 	*x = TaskResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[32]
+	mi := &file_pulse_v1_command_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +3801,7 @@ func (x *TaskResult) String() string {
 func (*TaskResult) ProtoMessage() {}
 
 func (x *TaskResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[32]
+	mi := &file_pulse_v1_command_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +3814,7 @@ func (x *TaskResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskResult.ProtoReflect.Descriptor instead.
 func (*TaskResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{32}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *TaskResult) GetTask() *TaskView {
@@ -2837,7 +3849,7 @@ type SessionResult struct {
 
 func (x *SessionResult) Reset() {
 	*x = SessionResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[33]
+	mi := &file_pulse_v1_command_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2849,7 +3861,7 @@ func (x *SessionResult) String() string {
 func (*SessionResult) ProtoMessage() {}
 
 func (x *SessionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[33]
+	mi := &file_pulse_v1_command_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2862,7 +3874,7 @@ func (x *SessionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResult.ProtoReflect.Descriptor instead.
 func (*SessionResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{33}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SessionResult) GetSessionId() []byte {
@@ -2949,7 +3961,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_pulse_v1_command_proto_msgTypes[34]
+	mi := &file_pulse_v1_command_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2961,7 +3973,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[34]
+	mi := &file_pulse_v1_command_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,7 +3986,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{34}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Lease) GetActive() bool {
@@ -3023,7 +4035,7 @@ type OperationResult struct {
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[35]
+	mi := &file_pulse_v1_command_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3035,7 +4047,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[35]
+	mi := &file_pulse_v1_command_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3048,7 +4060,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{35}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *OperationResult) GetReceipt() *ReceiptRow {
@@ -3081,7 +4093,7 @@ type BulkResult struct {
 
 func (x *BulkResult) Reset() {
 	*x = BulkResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[36]
+	mi := &file_pulse_v1_command_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3093,7 +4105,7 @@ func (x *BulkResult) String() string {
 func (*BulkResult) ProtoMessage() {}
 
 func (x *BulkResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[36]
+	mi := &file_pulse_v1_command_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3106,7 +4118,7 @@ func (x *BulkResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkResult.ProtoReflect.Descriptor instead.
 func (*BulkResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{36}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *BulkResult) GetItems() []*BulkItem {
@@ -3129,7 +4141,7 @@ type BulkItem struct {
 
 func (x *BulkItem) Reset() {
 	*x = BulkItem{}
-	mi := &file_pulse_v1_command_proto_msgTypes[37]
+	mi := &file_pulse_v1_command_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3141,7 +4153,7 @@ func (x *BulkItem) String() string {
 func (*BulkItem) ProtoMessage() {}
 
 func (x *BulkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[37]
+	mi := &file_pulse_v1_command_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3154,7 +4166,7 @@ func (x *BulkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkItem.ProtoReflect.Descriptor instead.
 func (*BulkItem) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{37}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *BulkItem) GetTaskId() []byte {
@@ -3202,7 +4214,7 @@ type GatewayResult struct {
 
 func (x *GatewayResult) Reset() {
 	*x = GatewayResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[38]
+	mi := &file_pulse_v1_command_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3214,7 +4226,7 @@ func (x *GatewayResult) String() string {
 func (*GatewayResult) ProtoMessage() {}
 
 func (x *GatewayResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[38]
+	mi := &file_pulse_v1_command_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3227,7 +4239,7 @@ func (x *GatewayResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayResult.ProtoReflect.Descriptor instead.
 func (*GatewayResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{38}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GatewayResult) GetGone() []*GoneSession {
@@ -3247,7 +4259,7 @@ type GoneSession struct {
 
 func (x *GoneSession) Reset() {
 	*x = GoneSession{}
-	mi := &file_pulse_v1_command_proto_msgTypes[39]
+	mi := &file_pulse_v1_command_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3259,7 +4271,7 @@ func (x *GoneSession) String() string {
 func (*GoneSession) ProtoMessage() {}
 
 func (x *GoneSession) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[39]
+	mi := &file_pulse_v1_command_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3272,7 +4284,7 @@ func (x *GoneSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoneSession.ProtoReflect.Descriptor instead.
 func (*GoneSession) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{39}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GoneSession) GetSessionId() []byte {
@@ -3300,7 +4312,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_pulse_v1_command_proto_msgTypes[40]
+	mi := &file_pulse_v1_command_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3312,7 +4324,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[40]
+	mi := &file_pulse_v1_command_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3325,7 +4337,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{40}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Waiting) GetReason() WaitingReason {
@@ -3363,7 +4375,7 @@ type LeaseView struct {
 
 func (x *LeaseView) Reset() {
 	*x = LeaseView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[41]
+	mi := &file_pulse_v1_command_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3375,7 +4387,7 @@ func (x *LeaseView) String() string {
 func (*LeaseView) ProtoMessage() {}
 
 func (x *LeaseView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[41]
+	mi := &file_pulse_v1_command_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3388,7 +4400,7 @@ func (x *LeaseView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseView.ProtoReflect.Descriptor instead.
 func (*LeaseView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{41}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *LeaseView) GetAttemptId() []byte {
@@ -3441,15 +4453,16 @@ type TaskView struct {
 	Result        []byte                 `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
 	Namespace     string                 `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Queue         string                 `protobuf:"bytes,5,opt,name=queue,proto3" json:"queue,omitempty"`
-	Waiting       *Waiting               `protobuf:"bytes,6,opt,name=waiting,proto3" json:"waiting,omitempty"` // while WAITING
-	Lease         *LeaseView             `protobuf:"bytes,7,opt,name=lease,proto3" json:"lease,omitempty"`     // while LEASED or RUNNING
+	Waiting       *Waiting               `protobuf:"bytes,6,opt,name=waiting,proto3" json:"waiting,omitempty"`   // while WAITING
+	Lease         *LeaseView             `protobuf:"bytes,7,opt,name=lease,proto3" json:"lease,omitempty"`       // while LEASED or RUNNING
+	Schedule      string                 `protobuf:"bytes,8,opt,name=schedule,proto3" json:"schedule,omitempty"` // of a schedule's run, while the schedule exists
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TaskView) Reset() {
 	*x = TaskView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[42]
+	mi := &file_pulse_v1_command_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3461,7 +4474,7 @@ func (x *TaskView) String() string {
 func (*TaskView) ProtoMessage() {}
 
 func (x *TaskView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[42]
+	mi := &file_pulse_v1_command_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3474,7 +4487,7 @@ func (x *TaskView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskView.ProtoReflect.Descriptor instead.
 func (*TaskView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{42}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *TaskView) GetTask() *TaskRow {
@@ -3526,6 +4539,13 @@ func (x *TaskView) GetLease() *LeaseView {
 	return nil
 }
 
+func (x *TaskView) GetSchedule() string {
+	if x != nil {
+		return x.Schedule
+	}
+	return ""
+}
+
 type QueueView struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Queue         *QueueRow              `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
@@ -3541,7 +4561,7 @@ type QueueView struct {
 
 func (x *QueueView) Reset() {
 	*x = QueueView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[43]
+	mi := &file_pulse_v1_command_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3553,7 +4573,7 @@ func (x *QueueView) String() string {
 func (*QueueView) ProtoMessage() {}
 
 func (x *QueueView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[43]
+	mi := &file_pulse_v1_command_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3566,7 +4586,7 @@ func (x *QueueView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueView.ProtoReflect.Descriptor instead.
 func (*QueueView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{43}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *QueueView) GetQueue() *QueueRow {
@@ -3633,7 +4653,7 @@ type KeyView struct {
 
 func (x *KeyView) Reset() {
 	*x = KeyView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[44]
+	mi := &file_pulse_v1_command_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3645,7 +4665,7 @@ func (x *KeyView) String() string {
 func (*KeyView) ProtoMessage() {}
 
 func (x *KeyView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[44]
+	mi := &file_pulse_v1_command_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3658,7 +4678,7 @@ func (x *KeyView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyView.ProtoReflect.Descriptor instead.
 func (*KeyView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{44}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *KeyView) GetKey() string {
@@ -3717,13 +4737,15 @@ type WorkerView struct {
 	Queue         string                 `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"`
 	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"` // connected, draining, disconnected, ended
 	ExpiresAtUs   int64                  `protobuf:"varint,5,opt,name=expires_at_us,json=expiresAtUs,proto3" json:"expires_at_us,omitempty"`
+	HeardAtUs     int64                  `protobuf:"varint,6,opt,name=heard_at_us,json=heardAtUs,proto3" json:"heard_at_us,omitempty"` // when its last frame arrived, as its gateway reported; 0 = not known
+	Leases        []*HeldLease           `protobuf:"bytes,7,rep,name=leases,proto3" json:"leases,omitempty"`                           // when one worker is read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerView) Reset() {
 	*x = WorkerView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[45]
+	mi := &file_pulse_v1_command_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3735,7 +4757,7 @@ func (x *WorkerView) String() string {
 func (*WorkerView) ProtoMessage() {}
 
 func (x *WorkerView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[45]
+	mi := &file_pulse_v1_command_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3748,7 +4770,7 @@ func (x *WorkerView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerView.ProtoReflect.Descriptor instead.
 func (*WorkerView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{45}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *WorkerView) GetInstance() *InstanceRow {
@@ -3786,6 +4808,333 @@ func (x *WorkerView) GetExpiresAtUs() int64 {
 	return 0
 }
 
+func (x *WorkerView) GetHeardAtUs() int64 {
+	if x != nil {
+		return x.HeardAtUs
+	}
+	return 0
+}
+
+func (x *WorkerView) GetLeases() []*HeldLease {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+// HeldLease is a live attempt of a worker.
+type HeldLease struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TaskId        []byte                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	AttemptId     []byte                 `protobuf:"bytes,2,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	State         AttemptState           `protobuf:"varint,4,opt,name=state,proto3,enum=pulse.v1.AttemptState" json:"state,omitempty"`
+	LeasedAtUs    int64                  `protobuf:"varint,5,opt,name=leased_at_us,json=leasedAtUs,proto3" json:"leased_at_us,omitempty"`
+	StartedAtUs   int64                  `protobuf:"varint,6,opt,name=started_at_us,json=startedAtUs,proto3" json:"started_at_us,omitempty"`
+	LeaseUntilUs  int64                  `protobuf:"varint,7,opt,name=lease_until_us,json=leaseUntilUs,proto3" json:"lease_until_us,omitempty"`
+	Handler       string                 `protobuf:"bytes,8,opt,name=handler,proto3" json:"handler,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldLease) Reset() {
+	*x = HeldLease{}
+	mi := &file_pulse_v1_command_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldLease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldLease) ProtoMessage() {}
+
+func (x *HeldLease) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldLease.ProtoReflect.Descriptor instead.
+func (*HeldLease) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *HeldLease) GetTaskId() []byte {
+	if x != nil {
+		return x.TaskId
+	}
+	return nil
+}
+
+func (x *HeldLease) GetAttemptId() []byte {
+	if x != nil {
+		return x.AttemptId
+	}
+	return nil
+}
+
+func (x *HeldLease) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *HeldLease) GetState() AttemptState {
+	if x != nil {
+		return x.State
+	}
+	return AttemptState_ATTEMPT_STATE_UNSPECIFIED
+}
+
+func (x *HeldLease) GetLeasedAtUs() int64 {
+	if x != nil {
+		return x.LeasedAtUs
+	}
+	return 0
+}
+
+func (x *HeldLease) GetStartedAtUs() int64 {
+	if x != nil {
+		return x.StartedAtUs
+	}
+	return 0
+}
+
+func (x *HeldLease) GetLeaseUntilUs() int64 {
+	if x != nil {
+		return x.LeaseUntilUs
+	}
+	return 0
+}
+
+func (x *HeldLease) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
+type ScheduleView struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Schedule      *ScheduleRow           `protobuf:"bytes,1,opt,name=schedule,proto3" json:"schedule,omitempty"`
+	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Payload       []byte                 `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
+	Open          uint64                 `protobuf:"varint,4,opt,name=open,proto3" json:"open,omitempty"`                                      // runs that are not over
+	UpcomingUs    []int64                `protobuf:"varint,5,rep,packed,name=upcoming_us,json=upcomingUs,proto3" json:"upcoming_us,omitempty"` // the next times, as many as were asked for
+	Created       bool                   `protobuf:"varint,6,opt,name=created,proto3" json:"created,omitempty"`                                // by this command
+	Deleted       bool                   `protobuf:"varint,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleView) Reset() {
+	*x = ScheduleView{}
+	mi := &file_pulse_v1_command_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleView) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleView) ProtoMessage() {}
+
+func (x *ScheduleView) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleView.ProtoReflect.Descriptor instead.
+func (*ScheduleView) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *ScheduleView) GetSchedule() *ScheduleRow {
+	if x != nil {
+		return x.Schedule
+	}
+	return nil
+}
+
+func (x *ScheduleView) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ScheduleView) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+func (x *ScheduleView) GetOpen() uint64 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *ScheduleView) GetUpcomingUs() []int64 {
+	if x != nil {
+		return x.UpcomingUs
+	}
+	return nil
+}
+
+func (x *ScheduleView) GetCreated() bool {
+	if x != nil {
+		return x.Created
+	}
+	return false
+}
+
+func (x *ScheduleView) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
+}
+
+type BackfillResult struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*BackfillItem        `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"` // every time of the range
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackfillResult) Reset() {
+	*x = BackfillResult{}
+	mi := &file_pulse_v1_command_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackfillResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackfillResult) ProtoMessage() {}
+
+func (x *BackfillResult) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackfillResult.ProtoReflect.Descriptor instead.
+func (*BackfillResult) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *BackfillResult) GetItems() []*BackfillItem {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+type BackfillItem struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NominalUs     int64                  `protobuf:"varint,1,opt,name=nominal_us,json=nominalUs,proto3" json:"nominal_us,omitempty"`
+	TaskId        []byte                 `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"` // the task of that time
+	Existed       bool                   `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`            // before this command
+	Code          string                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`                   // of a time that could not be submitted
+	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackfillItem) Reset() {
+	*x = BackfillItem{}
+	mi := &file_pulse_v1_command_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackfillItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackfillItem) ProtoMessage() {}
+
+func (x *BackfillItem) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackfillItem.ProtoReflect.Descriptor instead.
+func (*BackfillItem) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *BackfillItem) GetNominalUs() int64 {
+	if x != nil {
+		return x.NominalUs
+	}
+	return 0
+}
+
+func (x *BackfillItem) GetTaskId() []byte {
+	if x != nil {
+		return x.TaskId
+	}
+	return nil
+}
+
+func (x *BackfillItem) GetExisted() bool {
+	if x != nil {
+		return x.Existed
+	}
+	return false
+}
+
+func (x *BackfillItem) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *BackfillItem) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 var File_pulse_v1_command_proto protoreflect.FileDescriptor
 
 const file_pulse_v1_command_proto_rawDesc = "" +
@@ -3795,18 +5144,22 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x17\n" +
 	"\atime_us\x18\x03 \x01(\x03R\x06timeUs\x12-\n" +
-	"\bcommands\x18\x04 \x03(\v2\x11.pulse.v1.CommandR\bcommands\"S\n" +
+	"\bcommands\x18\x04 \x03(\v2\x11.pulse.v1.CommandR\bcommands\"n\n" +
 	"\x06Caller\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x14\n" +
 	"\x05roles\x18\x02 \x03(\tR\x05roles\x12\x15\n" +
-	"\x06app_id\x18\x03 \x01(\tR\x05appId\"\xbf\f\n" +
+	"\x06app_id\x18\x03 \x01(\tR\x05appId\x12\x19\n" +
+	"\btoken_id\x18\x04 \x01(\fR\atokenId\"\x9e\x12\n" +
 	"\aCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12!\n" +
 	"\fnamespace_id\x18\x03 \x01(\fR\vnamespaceId\x12(\n" +
 	"\x06caller\x18\x04 \x01(\v2\x10.pulse.v1.CallerR\x06caller\x12'\n" +
 	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x12!\n" +
-	"\fcontent_hash\x18\x06 \x01(\fR\vcontentHash\x121\n" +
+	"\fcontent_hash\x18\x06 \x01(\fR\vcontentHash\x12\x12\n" +
+	"\x04note\x18\a \x01(\tR\x04note\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\b \x01(\tR\trequestId\x121\n" +
 	"\topen_term\x18\x10 \x01(\v2\x12.pulse.v1.OpenTermH\x00R\bopenTerm\x127\n" +
 	"\vsubmit_task\x18\x11 \x01(\v2\x14.pulse.v1.SubmitTaskH\x00R\n" +
 	"submitTask\x127\n" +
@@ -3836,12 +5189,23 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\bfree_key\x18$ \x01(\v2\x11.pulse.v1.FreeKeyH\x00R\afreeKey\x127\n" +
 	"\vset_cluster\x18% \x01(\v2\x14.pulse.v1.SetClusterH\x00R\n" +
 	"setCluster\x12@\n" +
-	"\x0ecompare_states\x18& \x01(\v2\x17.pulse.v1.CompareStatesH\x00R\rcompareStatesB\x06\n" +
+	"\x0ecompare_states\x18& \x01(\v2\x17.pulse.v1.CompareStatesH\x00R\rcompareStates\x12.\n" +
+	"\brun_task\x18' \x01(\v2\x11.pulse.v1.RunTaskH\x00R\arunTask\x12:\n" +
+	"\fcreate_token\x180 \x01(\v2\x15.pulse.v1.CreateTokenH\x00R\vcreateToken\x12:\n" +
+	"\frevoke_token\x181 \x01(\v2\x15.pulse.v1.RevokeTokenH\x00R\vrevokeToken\x12:\n" +
+	"\ftouch_tokens\x182 \x01(\v2\x15.pulse.v1.TouchTokensH\x00R\vtouchTokens\x12=\n" +
+	"\rrecord_action\x183 \x01(\v2\x16.pulse.v1.RecordActionH\x00R\frecordAction\x12:\n" +
+	"\fput_schedule\x18( \x01(\v2\x15.pulse.v1.PutScheduleH\x00R\vputSchedule\x12C\n" +
+	"\x0fdelete_schedule\x18) \x01(\v2\x18.pulse.v1.DeleteScheduleH\x00R\x0edeleteSchedule\x12@\n" +
+	"\x0epause_schedule\x18* \x01(\v2\x17.pulse.v1.PauseScheduleH\x00R\rpauseSchedule\x12F\n" +
+	"\x10trigger_schedule\x18+ \x01(\v2\x19.pulse.v1.TriggerScheduleH\x00R\x0ftriggerSchedule\x12I\n" +
+	"\x11backfill_schedule\x18, \x01(\v2\x1a.pulse.v1.BackfillScheduleH\x00R\x10backfillSchedule\x121\n" +
+	"\tput_zones\x18- \x01(\v2\x12.pulse.v1.PutZonesH\x00R\bputZonesB\x06\n" +
 	"\x04body\"B\n" +
 	"\bOpenTerm\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x02 \x01(\fR\tclusterId\"\x84\x06\n" +
+	"cluster_id\x18\x02 \x01(\fR\tclusterId\"\xb2\x06\n" +
 	"\n" +
 	"SubmitTask\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x18\n" +
@@ -3863,13 +5227,18 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"maxDelayMs\x88\x01\x01\x121\n" +
 	"\x12attempt_timeout_ms\x18\x10 \x01(\x03H\x03R\x10attemptTimeoutMs\x88\x01\x01\x12'\n" +
 	"\x0fconcurrency_key\x18\x11 \x01(\tR\x0econcurrencyKey\x12\x16\n" +
-	"\x06source\x18\x12 \x01(\tR\x06sourceB\x0f\n" +
+	"\x06source\x18\x12 \x01(\tR\x06source\x12,\n" +
+	"\x05trace\x18\x1e \x01(\v2\x16.pulse.v1.TraceContextR\x05traceB\x0f\n" +
 	"\r_max_attemptsB\x13\n" +
 	"\x11_initial_delay_msB\x0f\n" +
 	"\r_max_delay_msB\x15\n" +
 	"\x13_attempt_timeout_ms\"f\n" +
 	"\n" +
 	"CancelTask\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\fR\x06taskId\x12+\n" +
+	"\x11expected_revision\x18\x02 \x01(\x04R\x10expectedRevision\x12\x12\n" +
+	"\x04note\x18\x03 \x01(\tR\x04note\"c\n" +
+	"\aRunTask\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\fR\x06taskId\x12+\n" +
 	"\x11expected_revision\x18\x02 \x01(\x04R\x10expectedRevision\x12\x12\n" +
 	"\x04note\x18\x03 \x01(\tR\x04note\"e\n" +
@@ -3903,11 +5272,58 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"PauseQueue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06paused\x18\x02 \x01(\bR\x06paused\x12+\n" +
-	"\x11expected_revision\x18\x03 \x01(\x04R\x10expectedRevision\"\"\n" +
+	"\x11expected_revision\x18\x03 \x01(\x04R\x10expectedRevision\"\xd3\x01\n" +
+	"\vPutSchedule\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
+	"\x04spec\x18\x02 \x01(\v2\x16.pulse.v1.ScheduleSpecR\x04spec\x12\x18\n" +
+	"\apayload\x18\x03 \x01(\fR\apayload\x12\x16\n" +
+	"\x06paused\x18\x04 \x01(\bR\x06paused\x12+\n" +
+	"\x11expected_revision\x18\x05 \x01(\x04R\x10expectedRevision\x12%\n" +
+	"\x04zone\x18\x06 \x01(\v2\x11.pulse.v1.ZoneRowR\x04zone\"Q\n" +
+	"\x0eDeleteSchedule\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
+	"\x11expected_revision\x18\x02 \x01(\x04R\x10expectedRevision\"|\n" +
+	"\rPauseSchedule\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06paused\x18\x02 \x01(\bR\x06paused\x12+\n" +
+	"\x11expected_revision\x18\x03 \x01(\x04R\x10expectedRevision\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\"^\n" +
+	"\x0fTriggerSchedule\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
+	"\rallow_overlap\x18\x02 \x01(\bR\fallowOverlap\x12\x12\n" +
+	"\x04note\x18\x03 \x01(\tR\x04note\"n\n" +
+	"\x10BackfillSchedule\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
+	"\afrom_us\x18\x02 \x01(\x03R\x06fromUs\x12\x19\n" +
+	"\buntil_us\x18\x03 \x01(\x03R\auntilUs\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\"3\n" +
+	"\bPutZones\x12'\n" +
+	"\x05zones\x18\x01 \x03(\v2\x11.pulse.v1.ZoneRowR\x05zones\"R\n" +
 	"\fPutNamespace\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"%\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
+	"\x05quota\x18\x02 \x01(\v2\x18.pulse.v1.NamespaceQuotaR\x05quota\"%\n" +
 	"\x0fDeleteNamespace\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x92\x03\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xc5\x01\n" +
+	"\vCreateToken\x12\x19\n" +
+	"\btoken_id\x18\x01 \x01(\fR\atokenId\x12\x1f\n" +
+	"\vsecret_hash\x18\x02 \x01(\fR\n" +
+	"secretHash\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12,\n" +
+	"\x06grants\x18\x04 \x03(\v2\x14.pulse.v1.TokenGrantR\x06grants\x12\"\n" +
+	"\rexpires_at_us\x18\x05 \x01(\x03R\vexpiresAtUs\x12\x14\n" +
+	"\x05first\x18\x06 \x01(\bR\x05first\"(\n" +
+	"\vRevokeToken\x12\x19\n" +
+	"\btoken_id\x18\x01 \x01(\fR\atokenId\"5\n" +
+	"\vTouchTokens\x12&\n" +
+	"\x04uses\x18\x01 \x03(\v2\x12.pulse.v1.TokenUseR\x04uses\"C\n" +
+	"\bTokenUse\x12\x19\n" +
+	"\btoken_id\x18\x01 \x01(\fR\atokenId\x12\x1c\n" +
+	"\n" +
+	"used_at_us\x18\x02 \x01(\x03R\busedAtUs\"V\n" +
+	"\fRecordAction\x12\x16\n" +
+	"\x06action\x18\x01 \x01(\tR\x06action\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"\x92\x03\n" +
 	"\x0fRegisterSession\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\fR\n" +
 	"instanceId\x12\x1f\n" +
@@ -3927,9 +5343,10 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\v2\x14.pulse.v1.SessionRefR\asession\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x1a\n" +
 	"\bcapacity\x18\x03 \x01(\rR\bcapacity\x12\x14\n" +
-	"\x05drain\x18\x04 \x01(\bR\x05drain\">\n" +
+	"\x05drain\x18\x04 \x01(\bR\x05drain\"d\n" +
 	"\fCloseSession\x12.\n" +
-	"\asession\x18\x01 \x01(\v2\x14.pulse.v1.SessionRefR\asession\".\n" +
+	"\asession\x18\x01 \x01(\v2\x14.pulse.v1.SessionRefR\asession\x12$\n" +
+	"\rundeliverable\x18\x02 \x01(\bR\rundeliverable\".\n" +
 	"\vDrainWorker\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\fR\n" +
 	"instanceId\"\xc3\x01\n" +
@@ -3939,14 +5356,15 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12#\n" +
 	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\x122\n" +
 	"\bsessions\x18\x04 \x03(\v2\x16.pulse.v1.SessionEntryR\bsessions\x12\x18\n" +
-	"\aleaving\x18\x05 \x01(\bR\aleaving\"\x87\x01\n" +
+	"\aleaving\x18\x05 \x01(\bR\aleaving\"\xa4\x01\n" +
 	"\fSessionEntry\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\fR\tsessionId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vinstance_id\x18\x03 \x01(\fR\n" +
 	"instanceId\x12!\n" +
-	"\fnamespace_id\x18\x04 \x01(\fR\vnamespaceId\"L\n" +
+	"\fnamespace_id\x18\x04 \x01(\fR\vnamespaceId\x12\x1b\n" +
+	"\tsilent_ms\x18\x05 \x01(\x03R\bsilentMs\"L\n" +
 	"\n" +
 	"SessionRef\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\fR\n" +
@@ -3994,7 +5412,7 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"state_hash\x18\x02 \x01(\fR\tstateHash\"9\n" +
 	"\tViolation\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xdc\x05\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xf6\x06\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x123\n" +
@@ -4014,7 +5432,10 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\x04bulk\x18\x16 \x01(\v2\x14.pulse.v1.BulkResultH\x00R\x04bulk\x12%\n" +
 	"\x03key\x18\x17 \x01(\v2\x11.pulse.v1.KeyViewH\x00R\x03key\x12.\n" +
 	"\x06worker\x18\x18 \x01(\v2\x14.pulse.v1.WorkerViewH\x00R\x06worker\x123\n" +
-	"\agateway\x18\x19 \x01(\v2\x17.pulse.v1.GatewayResultH\x00R\agatewayB\x06\n" +
+	"\agateway\x18\x19 \x01(\v2\x17.pulse.v1.GatewayResultH\x00R\agateway\x12*\n" +
+	"\x05token\x18$ \x01(\v2\x12.pulse.v1.TokenRowH\x00R\x05token\x124\n" +
+	"\bschedule\x18\x1e \x01(\v2\x16.pulse.v1.ScheduleViewH\x00R\bschedule\x126\n" +
+	"\bbackfill\x18\x1f \x01(\v2\x18.pulse.v1.BackfillResultH\x00R\bbackfillB\x06\n" +
 	"\x04body\"R\n" +
 	"\n" +
 	"TaskResult\x12&\n" +
@@ -4070,7 +5491,7 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"instanceId\x12$\n" +
 	"\x0elease_until_us\x18\x04 \x01(\x03R\fleaseUntilUs\x12\"\n" +
 	"\rstarted_at_us\x18\x05 \x01(\x03R\vstartedAtUs\x12+\n" +
-	"\x11concurrency_token\x18\x06 \x01(\x04R\x10concurrencyToken\"\xef\x01\n" +
+	"\x11concurrency_token\x18\x06 \x01(\x04R\x10concurrencyToken\"\x8b\x02\n" +
 	"\bTaskView\x12%\n" +
 	"\x04task\x18\x01 \x01(\v2\x11.pulse.v1.TaskRowR\x04task\x12\x18\n" +
 	"\apayload\x18\x02 \x01(\fR\apayload\x12\x16\n" +
@@ -4078,7 +5499,8 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x05 \x01(\tR\x05queue\x12+\n" +
 	"\awaiting\x18\x06 \x01(\v2\x11.pulse.v1.WaitingR\awaiting\x12)\n" +
-	"\x05lease\x18\a \x01(\v2\x13.pulse.v1.LeaseViewR\x05lease\"\xdc\x01\n" +
+	"\x05lease\x18\a \x01(\v2\x13.pulse.v1.LeaseViewR\x05lease\x12\x1a\n" +
+	"\bschedule\x18\b \x01(\tR\bschedule\"\xdc\x01\n" +
 	"\tQueueView\x12(\n" +
 	"\x05queue\x18\x01 \x01(\v2\x12.pulse.v1.QueueRowR\x05queue\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x18\n" +
@@ -4095,14 +5517,45 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\x05token\x18\x04 \x01(\x04R\x05token\x12$\n" +
 	"\x0eacquired_at_us\x18\x05 \x01(\x03R\facquiredAtUs\x12\x1b\n" +
 	"\tin_review\x18\x06 \x01(\bR\binReview\x12\x18\n" +
-	"\awaiters\x18\a \x01(\x04R\awaiters\"\xad\x01\n" +
+	"\awaiters\x18\a \x01(\x04R\awaiters\"\xfa\x01\n" +
 	"\n" +
 	"WorkerView\x121\n" +
 	"\binstance\x18\x01 \x01(\v2\x15.pulse.v1.InstanceRowR\binstance\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x03 \x01(\tR\x05queue\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\"\n" +
-	"\rexpires_at_us\x18\x05 \x01(\x03R\vexpiresAtUs*X\n" +
+	"\rexpires_at_us\x18\x05 \x01(\x03R\vexpiresAtUs\x12\x1e\n" +
+	"\vheard_at_us\x18\x06 \x01(\x03R\theardAtUs\x12+\n" +
+	"\x06leases\x18\a \x03(\v2\x13.pulse.v1.HeldLeaseR\x06leases\"\x8d\x02\n" +
+	"\tHeldLease\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\fR\x06taskId\x12\x1d\n" +
+	"\n" +
+	"attempt_id\x18\x02 \x01(\fR\tattemptId\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12,\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x16.pulse.v1.AttemptStateR\x05state\x12 \n" +
+	"\fleased_at_us\x18\x05 \x01(\x03R\n" +
+	"leasedAtUs\x12\"\n" +
+	"\rstarted_at_us\x18\x06 \x01(\x03R\vstartedAtUs\x12$\n" +
+	"\x0elease_until_us\x18\a \x01(\x03R\fleaseUntilUs\x12\x18\n" +
+	"\ahandler\x18\b \x01(\tR\ahandler\"\xe2\x01\n" +
+	"\fScheduleView\x121\n" +
+	"\bschedule\x18\x01 \x01(\v2\x15.pulse.v1.ScheduleRowR\bschedule\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x18\n" +
+	"\apayload\x18\x03 \x01(\fR\apayload\x12\x12\n" +
+	"\x04open\x18\x04 \x01(\x04R\x04open\x12\x1f\n" +
+	"\vupcoming_us\x18\x05 \x03(\x03R\n" +
+	"upcomingUs\x12\x18\n" +
+	"\acreated\x18\x06 \x01(\bR\acreated\x12\x18\n" +
+	"\adeleted\x18\a \x01(\bR\adeleted\">\n" +
+	"\x0eBackfillResult\x12,\n" +
+	"\x05items\x18\x01 \x03(\v2\x16.pulse.v1.BackfillItemR\x05items\"\x8e\x01\n" +
+	"\fBackfillItem\x12\x1d\n" +
+	"\n" +
+	"nominal_us\x18\x01 \x01(\x03R\tnominalUs\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\fR\x06taskId\x12\x18\n" +
+	"\aexisted\x18\x03 \x01(\bR\aexisted\x12\x12\n" +
+	"\x04code\x18\x04 \x01(\tR\x04code\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage*X\n" +
 	"\n" +
 	"BulkAction\x12\x1b\n" +
 	"\x17BULK_ACTION_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -4122,67 +5575,90 @@ func file_pulse_v1_command_proto_rawDescGZIP() []byte {
 }
 
 var file_pulse_v1_command_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pulse_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_pulse_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_pulse_v1_command_proto_goTypes = []any{
-	(BulkAction)(0),         // 0: pulse.v1.BulkAction
-	(*Entry)(nil),           // 1: pulse.v1.Entry
-	(*Caller)(nil),          // 2: pulse.v1.Caller
-	(*Command)(nil),         // 3: pulse.v1.Command
-	(*OpenTerm)(nil),        // 4: pulse.v1.OpenTerm
-	(*SubmitTask)(nil),      // 5: pulse.v1.SubmitTask
-	(*CancelTask)(nil),      // 6: pulse.v1.CancelTask
-	(*RetryTask)(nil),       // 7: pulse.v1.RetryTask
-	(*ReviewTask)(nil),      // 8: pulse.v1.ReviewTask
-	(*BulkTasks)(nil),       // 9: pulse.v1.BulkTasks
-	(*PutQueue)(nil),        // 10: pulse.v1.PutQueue
-	(*DeleteQueue)(nil),     // 11: pulse.v1.DeleteQueue
-	(*PauseQueue)(nil),      // 12: pulse.v1.PauseQueue
-	(*PutNamespace)(nil),    // 13: pulse.v1.PutNamespace
-	(*DeleteNamespace)(nil), // 14: pulse.v1.DeleteNamespace
-	(*RegisterSession)(nil), // 15: pulse.v1.RegisterSession
-	(*SetCapacity)(nil),     // 16: pulse.v1.SetCapacity
-	(*CloseSession)(nil),    // 17: pulse.v1.CloseSession
-	(*DrainWorker)(nil),     // 18: pulse.v1.DrainWorker
-	(*ReportGateway)(nil),   // 19: pulse.v1.ReportGateway
-	(*SessionEntry)(nil),    // 20: pulse.v1.SessionEntry
-	(*SessionRef)(nil),      // 21: pulse.v1.SessionRef
-	(*AttemptRef)(nil),      // 22: pulse.v1.AttemptRef
-	(*StartAttempt)(nil),    // 23: pulse.v1.StartAttempt
-	(*RenewAttempt)(nil),    // 24: pulse.v1.RenewAttempt
-	(*FinishAttempt)(nil),   // 25: pulse.v1.FinishAttempt
-	(*ResumeAttempt)(nil),   // 26: pulse.v1.ResumeAttempt
-	(*FreeKey)(nil),         // 27: pulse.v1.FreeKey
-	(*SetCluster)(nil),      // 28: pulse.v1.SetCluster
-	(*CompareStates)(nil),   // 29: pulse.v1.CompareStates
-	(*StateReport)(nil),     // 30: pulse.v1.StateReport
-	(*Violation)(nil),       // 31: pulse.v1.Violation
-	(*Result)(nil),          // 32: pulse.v1.Result
-	(*TaskResult)(nil),      // 33: pulse.v1.TaskResult
-	(*SessionResult)(nil),   // 34: pulse.v1.SessionResult
-	(*Lease)(nil),           // 35: pulse.v1.Lease
-	(*OperationResult)(nil), // 36: pulse.v1.OperationResult
-	(*BulkResult)(nil),      // 37: pulse.v1.BulkResult
-	(*BulkItem)(nil),        // 38: pulse.v1.BulkItem
-	(*GatewayResult)(nil),   // 39: pulse.v1.GatewayResult
-	(*GoneSession)(nil),     // 40: pulse.v1.GoneSession
-	(*Waiting)(nil),         // 41: pulse.v1.Waiting
-	(*LeaseView)(nil),       // 42: pulse.v1.LeaseView
-	(*TaskView)(nil),        // 43: pulse.v1.TaskView
-	(*QueueView)(nil),       // 44: pulse.v1.QueueView
-	(*KeyView)(nil),         // 45: pulse.v1.KeyView
-	(*WorkerView)(nil),      // 46: pulse.v1.WorkerView
-	(RecoverySafety)(0),     // 47: pulse.v1.RecoverySafety
-	(ReviewDecision)(0),     // 48: pulse.v1.ReviewDecision
-	(*QueueSettings)(nil),   // 49: pulse.v1.QueueSettings
-	(*Capability)(nil),      // 50: pulse.v1.Capability
-	(Outcome)(0),            // 51: pulse.v1.Outcome
-	(*NamespaceRow)(nil),    // 52: pulse.v1.NamespaceRow
-	(AttemptState)(0),       // 53: pulse.v1.AttemptState
-	(*ReceiptRow)(nil),      // 54: pulse.v1.ReceiptRow
-	(WaitingReason)(0),      // 55: pulse.v1.WaitingReason
-	(*TaskRow)(nil),         // 56: pulse.v1.TaskRow
-	(*QueueRow)(nil),        // 57: pulse.v1.QueueRow
-	(*InstanceRow)(nil),     // 58: pulse.v1.InstanceRow
+	(BulkAction)(0),          // 0: pulse.v1.BulkAction
+	(*Entry)(nil),            // 1: pulse.v1.Entry
+	(*Caller)(nil),           // 2: pulse.v1.Caller
+	(*Command)(nil),          // 3: pulse.v1.Command
+	(*OpenTerm)(nil),         // 4: pulse.v1.OpenTerm
+	(*SubmitTask)(nil),       // 5: pulse.v1.SubmitTask
+	(*CancelTask)(nil),       // 6: pulse.v1.CancelTask
+	(*RunTask)(nil),          // 7: pulse.v1.RunTask
+	(*RetryTask)(nil),        // 8: pulse.v1.RetryTask
+	(*ReviewTask)(nil),       // 9: pulse.v1.ReviewTask
+	(*BulkTasks)(nil),        // 10: pulse.v1.BulkTasks
+	(*PutQueue)(nil),         // 11: pulse.v1.PutQueue
+	(*DeleteQueue)(nil),      // 12: pulse.v1.DeleteQueue
+	(*PauseQueue)(nil),       // 13: pulse.v1.PauseQueue
+	(*PutSchedule)(nil),      // 14: pulse.v1.PutSchedule
+	(*DeleteSchedule)(nil),   // 15: pulse.v1.DeleteSchedule
+	(*PauseSchedule)(nil),    // 16: pulse.v1.PauseSchedule
+	(*TriggerSchedule)(nil),  // 17: pulse.v1.TriggerSchedule
+	(*BackfillSchedule)(nil), // 18: pulse.v1.BackfillSchedule
+	(*PutZones)(nil),         // 19: pulse.v1.PutZones
+	(*PutNamespace)(nil),     // 20: pulse.v1.PutNamespace
+	(*DeleteNamespace)(nil),  // 21: pulse.v1.DeleteNamespace
+	(*CreateToken)(nil),      // 22: pulse.v1.CreateToken
+	(*RevokeToken)(nil),      // 23: pulse.v1.RevokeToken
+	(*TouchTokens)(nil),      // 24: pulse.v1.TouchTokens
+	(*TokenUse)(nil),         // 25: pulse.v1.TokenUse
+	(*RecordAction)(nil),     // 26: pulse.v1.RecordAction
+	(*RegisterSession)(nil),  // 27: pulse.v1.RegisterSession
+	(*SetCapacity)(nil),      // 28: pulse.v1.SetCapacity
+	(*CloseSession)(nil),     // 29: pulse.v1.CloseSession
+	(*DrainWorker)(nil),      // 30: pulse.v1.DrainWorker
+	(*ReportGateway)(nil),    // 31: pulse.v1.ReportGateway
+	(*SessionEntry)(nil),     // 32: pulse.v1.SessionEntry
+	(*SessionRef)(nil),       // 33: pulse.v1.SessionRef
+	(*AttemptRef)(nil),       // 34: pulse.v1.AttemptRef
+	(*StartAttempt)(nil),     // 35: pulse.v1.StartAttempt
+	(*RenewAttempt)(nil),     // 36: pulse.v1.RenewAttempt
+	(*FinishAttempt)(nil),    // 37: pulse.v1.FinishAttempt
+	(*ResumeAttempt)(nil),    // 38: pulse.v1.ResumeAttempt
+	(*FreeKey)(nil),          // 39: pulse.v1.FreeKey
+	(*SetCluster)(nil),       // 40: pulse.v1.SetCluster
+	(*CompareStates)(nil),    // 41: pulse.v1.CompareStates
+	(*StateReport)(nil),      // 42: pulse.v1.StateReport
+	(*Violation)(nil),        // 43: pulse.v1.Violation
+	(*Result)(nil),           // 44: pulse.v1.Result
+	(*TaskResult)(nil),       // 45: pulse.v1.TaskResult
+	(*SessionResult)(nil),    // 46: pulse.v1.SessionResult
+	(*Lease)(nil),            // 47: pulse.v1.Lease
+	(*OperationResult)(nil),  // 48: pulse.v1.OperationResult
+	(*BulkResult)(nil),       // 49: pulse.v1.BulkResult
+	(*BulkItem)(nil),         // 50: pulse.v1.BulkItem
+	(*GatewayResult)(nil),    // 51: pulse.v1.GatewayResult
+	(*GoneSession)(nil),      // 52: pulse.v1.GoneSession
+	(*Waiting)(nil),          // 53: pulse.v1.Waiting
+	(*LeaseView)(nil),        // 54: pulse.v1.LeaseView
+	(*TaskView)(nil),         // 55: pulse.v1.TaskView
+	(*QueueView)(nil),        // 56: pulse.v1.QueueView
+	(*KeyView)(nil),          // 57: pulse.v1.KeyView
+	(*WorkerView)(nil),       // 58: pulse.v1.WorkerView
+	(*HeldLease)(nil),        // 59: pulse.v1.HeldLease
+	(*ScheduleView)(nil),     // 60: pulse.v1.ScheduleView
+	(*BackfillResult)(nil),   // 61: pulse.v1.BackfillResult
+	(*BackfillItem)(nil),     // 62: pulse.v1.BackfillItem
+	(RecoverySafety)(0),      // 63: pulse.v1.RecoverySafety
+	(*TraceContext)(nil),     // 64: pulse.v1.TraceContext
+	(ReviewDecision)(0),      // 65: pulse.v1.ReviewDecision
+	(*QueueSettings)(nil),    // 66: pulse.v1.QueueSettings
+	(*ScheduleSpec)(nil),     // 67: pulse.v1.ScheduleSpec
+	(*ZoneRow)(nil),          // 68: pulse.v1.ZoneRow
+	(*NamespaceQuota)(nil),   // 69: pulse.v1.NamespaceQuota
+	(*TokenGrant)(nil),       // 70: pulse.v1.TokenGrant
+	(*Capability)(nil),       // 71: pulse.v1.Capability
+	(Outcome)(0),             // 72: pulse.v1.Outcome
+	(*NamespaceRow)(nil),     // 73: pulse.v1.NamespaceRow
+	(*TokenRow)(nil),         // 74: pulse.v1.TokenRow
+	(AttemptState)(0),        // 75: pulse.v1.AttemptState
+	(*ReceiptRow)(nil),       // 76: pulse.v1.ReceiptRow
+	(WaitingReason)(0),       // 77: pulse.v1.WaitingReason
+	(*TaskRow)(nil),          // 78: pulse.v1.TaskRow
+	(*QueueRow)(nil),         // 79: pulse.v1.QueueRow
+	(*InstanceRow)(nil),      // 80: pulse.v1.InstanceRow
+	(*ScheduleRow)(nil),      // 81: pulse.v1.ScheduleRow
 }
 var file_pulse_v1_command_proto_depIdxs = []int32{
 	3,  // 0: pulse.v1.Entry.commands:type_name -> pulse.v1.Command
@@ -4190,72 +5666,97 @@ var file_pulse_v1_command_proto_depIdxs = []int32{
 	4,  // 2: pulse.v1.Command.open_term:type_name -> pulse.v1.OpenTerm
 	5,  // 3: pulse.v1.Command.submit_task:type_name -> pulse.v1.SubmitTask
 	6,  // 4: pulse.v1.Command.cancel_task:type_name -> pulse.v1.CancelTask
-	7,  // 5: pulse.v1.Command.retry_task:type_name -> pulse.v1.RetryTask
-	8,  // 6: pulse.v1.Command.review_task:type_name -> pulse.v1.ReviewTask
-	9,  // 7: pulse.v1.Command.bulk_tasks:type_name -> pulse.v1.BulkTasks
-	10, // 8: pulse.v1.Command.put_queue:type_name -> pulse.v1.PutQueue
-	11, // 9: pulse.v1.Command.delete_queue:type_name -> pulse.v1.DeleteQueue
-	12, // 10: pulse.v1.Command.pause_queue:type_name -> pulse.v1.PauseQueue
-	13, // 11: pulse.v1.Command.put_namespace:type_name -> pulse.v1.PutNamespace
-	14, // 12: pulse.v1.Command.delete_namespace:type_name -> pulse.v1.DeleteNamespace
-	15, // 13: pulse.v1.Command.register_session:type_name -> pulse.v1.RegisterSession
-	16, // 14: pulse.v1.Command.set_capacity:type_name -> pulse.v1.SetCapacity
-	17, // 15: pulse.v1.Command.close_session:type_name -> pulse.v1.CloseSession
-	18, // 16: pulse.v1.Command.drain_worker:type_name -> pulse.v1.DrainWorker
-	19, // 17: pulse.v1.Command.report_gateway:type_name -> pulse.v1.ReportGateway
-	23, // 18: pulse.v1.Command.start_attempt:type_name -> pulse.v1.StartAttempt
-	24, // 19: pulse.v1.Command.renew_attempt:type_name -> pulse.v1.RenewAttempt
-	25, // 20: pulse.v1.Command.finish_attempt:type_name -> pulse.v1.FinishAttempt
-	26, // 21: pulse.v1.Command.resume_attempt:type_name -> pulse.v1.ResumeAttempt
-	27, // 22: pulse.v1.Command.free_key:type_name -> pulse.v1.FreeKey
-	28, // 23: pulse.v1.Command.set_cluster:type_name -> pulse.v1.SetCluster
-	29, // 24: pulse.v1.Command.compare_states:type_name -> pulse.v1.CompareStates
-	47, // 25: pulse.v1.SubmitTask.recovery_safety:type_name -> pulse.v1.RecoverySafety
-	48, // 26: pulse.v1.ReviewTask.decision:type_name -> pulse.v1.ReviewDecision
-	0,  // 27: pulse.v1.BulkTasks.action:type_name -> pulse.v1.BulkAction
-	49, // 28: pulse.v1.PutQueue.settings:type_name -> pulse.v1.QueueSettings
-	50, // 29: pulse.v1.RegisterSession.capabilities:type_name -> pulse.v1.Capability
-	21, // 30: pulse.v1.SetCapacity.session:type_name -> pulse.v1.SessionRef
-	21, // 31: pulse.v1.CloseSession.session:type_name -> pulse.v1.SessionRef
-	20, // 32: pulse.v1.ReportGateway.sessions:type_name -> pulse.v1.SessionEntry
-	21, // 33: pulse.v1.StartAttempt.session:type_name -> pulse.v1.SessionRef
-	22, // 34: pulse.v1.StartAttempt.ref:type_name -> pulse.v1.AttemptRef
-	21, // 35: pulse.v1.RenewAttempt.session:type_name -> pulse.v1.SessionRef
-	22, // 36: pulse.v1.RenewAttempt.ref:type_name -> pulse.v1.AttemptRef
-	21, // 37: pulse.v1.FinishAttempt.session:type_name -> pulse.v1.SessionRef
-	22, // 38: pulse.v1.FinishAttempt.ref:type_name -> pulse.v1.AttemptRef
-	51, // 39: pulse.v1.FinishAttempt.outcome:type_name -> pulse.v1.Outcome
-	21, // 40: pulse.v1.ResumeAttempt.session:type_name -> pulse.v1.SessionRef
-	22, // 41: pulse.v1.ResumeAttempt.ref:type_name -> pulse.v1.AttemptRef
-	30, // 42: pulse.v1.CompareStates.reports:type_name -> pulse.v1.StateReport
-	31, // 43: pulse.v1.Result.violations:type_name -> pulse.v1.Violation
-	33, // 44: pulse.v1.Result.task:type_name -> pulse.v1.TaskResult
-	44, // 45: pulse.v1.Result.queue:type_name -> pulse.v1.QueueView
-	52, // 46: pulse.v1.Result.namespace:type_name -> pulse.v1.NamespaceRow
-	34, // 47: pulse.v1.Result.session:type_name -> pulse.v1.SessionResult
-	36, // 48: pulse.v1.Result.operation:type_name -> pulse.v1.OperationResult
-	35, // 49: pulse.v1.Result.lease:type_name -> pulse.v1.Lease
-	37, // 50: pulse.v1.Result.bulk:type_name -> pulse.v1.BulkResult
-	45, // 51: pulse.v1.Result.key:type_name -> pulse.v1.KeyView
-	46, // 52: pulse.v1.Result.worker:type_name -> pulse.v1.WorkerView
-	39, // 53: pulse.v1.Result.gateway:type_name -> pulse.v1.GatewayResult
-	43, // 54: pulse.v1.TaskResult.task:type_name -> pulse.v1.TaskView
-	53, // 55: pulse.v1.Lease.state:type_name -> pulse.v1.AttemptState
-	54, // 56: pulse.v1.OperationResult.receipt:type_name -> pulse.v1.ReceiptRow
-	35, // 57: pulse.v1.OperationResult.lease:type_name -> pulse.v1.Lease
-	38, // 58: pulse.v1.BulkResult.items:type_name -> pulse.v1.BulkItem
-	40, // 59: pulse.v1.GatewayResult.gone:type_name -> pulse.v1.GoneSession
-	55, // 60: pulse.v1.Waiting.reason:type_name -> pulse.v1.WaitingReason
-	56, // 61: pulse.v1.TaskView.task:type_name -> pulse.v1.TaskRow
-	41, // 62: pulse.v1.TaskView.waiting:type_name -> pulse.v1.Waiting
-	42, // 63: pulse.v1.TaskView.lease:type_name -> pulse.v1.LeaseView
-	57, // 64: pulse.v1.QueueView.queue:type_name -> pulse.v1.QueueRow
-	58, // 65: pulse.v1.WorkerView.instance:type_name -> pulse.v1.InstanceRow
-	66, // [66:66] is the sub-list for method output_type
-	66, // [66:66] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	8,  // 5: pulse.v1.Command.retry_task:type_name -> pulse.v1.RetryTask
+	9,  // 6: pulse.v1.Command.review_task:type_name -> pulse.v1.ReviewTask
+	10, // 7: pulse.v1.Command.bulk_tasks:type_name -> pulse.v1.BulkTasks
+	11, // 8: pulse.v1.Command.put_queue:type_name -> pulse.v1.PutQueue
+	12, // 9: pulse.v1.Command.delete_queue:type_name -> pulse.v1.DeleteQueue
+	13, // 10: pulse.v1.Command.pause_queue:type_name -> pulse.v1.PauseQueue
+	20, // 11: pulse.v1.Command.put_namespace:type_name -> pulse.v1.PutNamespace
+	21, // 12: pulse.v1.Command.delete_namespace:type_name -> pulse.v1.DeleteNamespace
+	27, // 13: pulse.v1.Command.register_session:type_name -> pulse.v1.RegisterSession
+	28, // 14: pulse.v1.Command.set_capacity:type_name -> pulse.v1.SetCapacity
+	29, // 15: pulse.v1.Command.close_session:type_name -> pulse.v1.CloseSession
+	30, // 16: pulse.v1.Command.drain_worker:type_name -> pulse.v1.DrainWorker
+	31, // 17: pulse.v1.Command.report_gateway:type_name -> pulse.v1.ReportGateway
+	35, // 18: pulse.v1.Command.start_attempt:type_name -> pulse.v1.StartAttempt
+	36, // 19: pulse.v1.Command.renew_attempt:type_name -> pulse.v1.RenewAttempt
+	37, // 20: pulse.v1.Command.finish_attempt:type_name -> pulse.v1.FinishAttempt
+	38, // 21: pulse.v1.Command.resume_attempt:type_name -> pulse.v1.ResumeAttempt
+	39, // 22: pulse.v1.Command.free_key:type_name -> pulse.v1.FreeKey
+	40, // 23: pulse.v1.Command.set_cluster:type_name -> pulse.v1.SetCluster
+	41, // 24: pulse.v1.Command.compare_states:type_name -> pulse.v1.CompareStates
+	7,  // 25: pulse.v1.Command.run_task:type_name -> pulse.v1.RunTask
+	22, // 26: pulse.v1.Command.create_token:type_name -> pulse.v1.CreateToken
+	23, // 27: pulse.v1.Command.revoke_token:type_name -> pulse.v1.RevokeToken
+	24, // 28: pulse.v1.Command.touch_tokens:type_name -> pulse.v1.TouchTokens
+	26, // 29: pulse.v1.Command.record_action:type_name -> pulse.v1.RecordAction
+	14, // 30: pulse.v1.Command.put_schedule:type_name -> pulse.v1.PutSchedule
+	15, // 31: pulse.v1.Command.delete_schedule:type_name -> pulse.v1.DeleteSchedule
+	16, // 32: pulse.v1.Command.pause_schedule:type_name -> pulse.v1.PauseSchedule
+	17, // 33: pulse.v1.Command.trigger_schedule:type_name -> pulse.v1.TriggerSchedule
+	18, // 34: pulse.v1.Command.backfill_schedule:type_name -> pulse.v1.BackfillSchedule
+	19, // 35: pulse.v1.Command.put_zones:type_name -> pulse.v1.PutZones
+	63, // 36: pulse.v1.SubmitTask.recovery_safety:type_name -> pulse.v1.RecoverySafety
+	64, // 37: pulse.v1.SubmitTask.trace:type_name -> pulse.v1.TraceContext
+	65, // 38: pulse.v1.ReviewTask.decision:type_name -> pulse.v1.ReviewDecision
+	0,  // 39: pulse.v1.BulkTasks.action:type_name -> pulse.v1.BulkAction
+	66, // 40: pulse.v1.PutQueue.settings:type_name -> pulse.v1.QueueSettings
+	67, // 41: pulse.v1.PutSchedule.spec:type_name -> pulse.v1.ScheduleSpec
+	68, // 42: pulse.v1.PutSchedule.zone:type_name -> pulse.v1.ZoneRow
+	68, // 43: pulse.v1.PutZones.zones:type_name -> pulse.v1.ZoneRow
+	69, // 44: pulse.v1.PutNamespace.quota:type_name -> pulse.v1.NamespaceQuota
+	70, // 45: pulse.v1.CreateToken.grants:type_name -> pulse.v1.TokenGrant
+	25, // 46: pulse.v1.TouchTokens.uses:type_name -> pulse.v1.TokenUse
+	71, // 47: pulse.v1.RegisterSession.capabilities:type_name -> pulse.v1.Capability
+	33, // 48: pulse.v1.SetCapacity.session:type_name -> pulse.v1.SessionRef
+	33, // 49: pulse.v1.CloseSession.session:type_name -> pulse.v1.SessionRef
+	32, // 50: pulse.v1.ReportGateway.sessions:type_name -> pulse.v1.SessionEntry
+	33, // 51: pulse.v1.StartAttempt.session:type_name -> pulse.v1.SessionRef
+	34, // 52: pulse.v1.StartAttempt.ref:type_name -> pulse.v1.AttemptRef
+	33, // 53: pulse.v1.RenewAttempt.session:type_name -> pulse.v1.SessionRef
+	34, // 54: pulse.v1.RenewAttempt.ref:type_name -> pulse.v1.AttemptRef
+	33, // 55: pulse.v1.FinishAttempt.session:type_name -> pulse.v1.SessionRef
+	34, // 56: pulse.v1.FinishAttempt.ref:type_name -> pulse.v1.AttemptRef
+	72, // 57: pulse.v1.FinishAttempt.outcome:type_name -> pulse.v1.Outcome
+	33, // 58: pulse.v1.ResumeAttempt.session:type_name -> pulse.v1.SessionRef
+	34, // 59: pulse.v1.ResumeAttempt.ref:type_name -> pulse.v1.AttemptRef
+	42, // 60: pulse.v1.CompareStates.reports:type_name -> pulse.v1.StateReport
+	43, // 61: pulse.v1.Result.violations:type_name -> pulse.v1.Violation
+	45, // 62: pulse.v1.Result.task:type_name -> pulse.v1.TaskResult
+	56, // 63: pulse.v1.Result.queue:type_name -> pulse.v1.QueueView
+	73, // 64: pulse.v1.Result.namespace:type_name -> pulse.v1.NamespaceRow
+	46, // 65: pulse.v1.Result.session:type_name -> pulse.v1.SessionResult
+	48, // 66: pulse.v1.Result.operation:type_name -> pulse.v1.OperationResult
+	47, // 67: pulse.v1.Result.lease:type_name -> pulse.v1.Lease
+	49, // 68: pulse.v1.Result.bulk:type_name -> pulse.v1.BulkResult
+	57, // 69: pulse.v1.Result.key:type_name -> pulse.v1.KeyView
+	58, // 70: pulse.v1.Result.worker:type_name -> pulse.v1.WorkerView
+	51, // 71: pulse.v1.Result.gateway:type_name -> pulse.v1.GatewayResult
+	74, // 72: pulse.v1.Result.token:type_name -> pulse.v1.TokenRow
+	60, // 73: pulse.v1.Result.schedule:type_name -> pulse.v1.ScheduleView
+	61, // 74: pulse.v1.Result.backfill:type_name -> pulse.v1.BackfillResult
+	55, // 75: pulse.v1.TaskResult.task:type_name -> pulse.v1.TaskView
+	75, // 76: pulse.v1.Lease.state:type_name -> pulse.v1.AttemptState
+	76, // 77: pulse.v1.OperationResult.receipt:type_name -> pulse.v1.ReceiptRow
+	47, // 78: pulse.v1.OperationResult.lease:type_name -> pulse.v1.Lease
+	50, // 79: pulse.v1.BulkResult.items:type_name -> pulse.v1.BulkItem
+	52, // 80: pulse.v1.GatewayResult.gone:type_name -> pulse.v1.GoneSession
+	77, // 81: pulse.v1.Waiting.reason:type_name -> pulse.v1.WaitingReason
+	78, // 82: pulse.v1.TaskView.task:type_name -> pulse.v1.TaskRow
+	53, // 83: pulse.v1.TaskView.waiting:type_name -> pulse.v1.Waiting
+	54, // 84: pulse.v1.TaskView.lease:type_name -> pulse.v1.LeaseView
+	79, // 85: pulse.v1.QueueView.queue:type_name -> pulse.v1.QueueRow
+	80, // 86: pulse.v1.WorkerView.instance:type_name -> pulse.v1.InstanceRow
+	59, // 87: pulse.v1.WorkerView.leases:type_name -> pulse.v1.HeldLease
+	75, // 88: pulse.v1.HeldLease.state:type_name -> pulse.v1.AttemptState
+	81, // 89: pulse.v1.ScheduleView.schedule:type_name -> pulse.v1.ScheduleRow
+	62, // 90: pulse.v1.BackfillResult.items:type_name -> pulse.v1.BackfillItem
+	91, // [91:91] is the sub-list for method output_type
+	91, // [91:91] is the sub-list for method input_type
+	91, // [91:91] is the sub-list for extension type_name
+	91, // [91:91] is the sub-list for extension extendee
+	0,  // [0:91] is the sub-list for field type_name
 }
 
 func init() { file_pulse_v1_command_proto_init() }
@@ -4289,9 +5790,20 @@ func file_pulse_v1_command_proto_init() {
 		(*Command_FreeKey)(nil),
 		(*Command_SetCluster)(nil),
 		(*Command_CompareStates)(nil),
+		(*Command_RunTask)(nil),
+		(*Command_CreateToken)(nil),
+		(*Command_RevokeToken)(nil),
+		(*Command_TouchTokens)(nil),
+		(*Command_RecordAction)(nil),
+		(*Command_PutSchedule)(nil),
+		(*Command_DeleteSchedule)(nil),
+		(*Command_PauseSchedule)(nil),
+		(*Command_TriggerSchedule)(nil),
+		(*Command_BackfillSchedule)(nil),
+		(*Command_PutZones)(nil),
 	}
 	file_pulse_v1_command_proto_msgTypes[4].OneofWrappers = []any{}
-	file_pulse_v1_command_proto_msgTypes[31].OneofWrappers = []any{
+	file_pulse_v1_command_proto_msgTypes[43].OneofWrappers = []any{
 		(*Result_Task)(nil),
 		(*Result_Queue)(nil),
 		(*Result_Namespace)(nil),
@@ -4302,6 +5814,9 @@ func file_pulse_v1_command_proto_init() {
 		(*Result_Key)(nil),
 		(*Result_Worker)(nil),
 		(*Result_Gateway)(nil),
+		(*Result_Token)(nil),
+		(*Result_Schedule)(nil),
+		(*Result_Backfill)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4309,7 +5824,7 @@ func file_pulse_v1_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pulse_v1_command_proto_rawDesc), len(file_pulse_v1_command_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   46,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -147,6 +147,7 @@ type AssignTask struct {
 	LeaseUntilUs     int64                  `protobuf:"varint,4,opt,name=lease_until_us,json=leaseUntilUs,proto3" json:"lease_until_us,omitempty"`
 	ServerTimeUs     int64                  `protobuf:"varint,5,opt,name=server_time_us,json=serverTimeUs,proto3" json:"server_time_us,omitempty"`
 	ConcurrencyToken uint64                 `protobuf:"varint,6,opt,name=concurrency_token,json=concurrencyToken,proto3" json:"concurrency_token,omitempty"` // 0 = no key
+	Trace            *TraceContext          `protobuf:"bytes,7,opt,name=trace,proto3" json:"trace,omitempty"`                                                // absent: the task has none
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -221,6 +222,13 @@ func (x *AssignTask) GetConcurrencyToken() uint64 {
 		return x.ConcurrencyToken
 	}
 	return 0
+}
+
+func (x *AssignTask) GetTrace() *TraceContext {
+	if x != nil {
+		return x.Trace
+	}
+	return nil
 }
 
 type CancelAttempt struct {
@@ -339,7 +347,7 @@ var File_pulse_v1_delivery_proto protoreflect.FileDescriptor
 
 const file_pulse_v1_delivery_proto_rawDesc = "" +
 	"\n" +
-	"\x17pulse/v1/delivery.proto\x12\bpulse.v1\x1a\x16pulse/v1/command.proto\"\xe6\x01\n" +
+	"\x17pulse/v1/delivery.proto\x12\bpulse.v1\x1a\x16pulse/v1/command.proto\x1a\x14pulse/v1/state.proto\"\xe6\x01\n" +
 	"\bDelivery\x12\x1d\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tR\tgatewayId\x12\x1d\n" +
@@ -348,7 +356,7 @@ const file_pulse_v1_delivery_proto_rawDesc = "" +
 	"\x06assign\x18\x10 \x01(\v2\x14.pulse.v1.AssignTaskH\x00R\x06assign\x121\n" +
 	"\x06cancel\x18\x11 \x01(\v2\x17.pulse.v1.CancelAttemptH\x00R\x06cancel\x121\n" +
 	"\x05close\x18\x12 \x01(\v2\x19.pulse.v1.CloseConnectionH\x00R\x05closeB\x06\n" +
-	"\x04body\"\xe2\x01\n" +
+	"\x04body\"\x90\x02\n" +
 	"\n" +
 	"AssignTask\x12&\n" +
 	"\x04task\x18\x01 \x01(\v2\x12.pulse.v1.TaskViewR\x04task\x12\x1d\n" +
@@ -357,7 +365,8 @@ const file_pulse_v1_delivery_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12$\n" +
 	"\x0elease_until_us\x18\x04 \x01(\x03R\fleaseUntilUs\x12$\n" +
 	"\x0eserver_time_us\x18\x05 \x01(\x03R\fserverTimeUs\x12+\n" +
-	"\x11concurrency_token\x18\x06 \x01(\x04R\x10concurrencyToken\"\x85\x01\n" +
+	"\x11concurrency_token\x18\x06 \x01(\x04R\x10concurrencyToken\x12,\n" +
+	"\x05trace\x18\a \x01(\v2\x16.pulse.v1.TraceContextR\x05trace\"\x85\x01\n" +
 	"\rCancelAttempt\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\fR\x06taskId\x12\x1d\n" +
 	"\n" +
@@ -386,17 +395,19 @@ var file_pulse_v1_delivery_proto_goTypes = []any{
 	(*CancelAttempt)(nil),   // 2: pulse.v1.CancelAttempt
 	(*CloseConnection)(nil), // 3: pulse.v1.CloseConnection
 	(*TaskView)(nil),        // 4: pulse.v1.TaskView
+	(*TraceContext)(nil),    // 5: pulse.v1.TraceContext
 }
 var file_pulse_v1_delivery_proto_depIdxs = []int32{
 	1, // 0: pulse.v1.Delivery.assign:type_name -> pulse.v1.AssignTask
 	2, // 1: pulse.v1.Delivery.cancel:type_name -> pulse.v1.CancelAttempt
 	3, // 2: pulse.v1.Delivery.close:type_name -> pulse.v1.CloseConnection
 	4, // 3: pulse.v1.AssignTask.task:type_name -> pulse.v1.TaskView
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	5, // 4: pulse.v1.AssignTask.trace:type_name -> pulse.v1.TraceContext
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_pulse_v1_delivery_proto_init() }
@@ -405,6 +416,7 @@ func file_pulse_v1_delivery_proto_init() {
 		return
 	}
 	file_pulse_v1_command_proto_init()
+	file_pulse_v1_state_proto_init()
 	file_pulse_v1_delivery_proto_msgTypes[0].OneofWrappers = []any{
 		(*Delivery_Assign)(nil),
 		(*Delivery_Cancel)(nil),

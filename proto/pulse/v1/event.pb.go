@@ -32,6 +32,7 @@ const (
 	Aggregate_AGGREGATE_QUEUE       Aggregate = 2
 	Aggregate_AGGREGATE_NAMESPACE   Aggregate = 3
 	Aggregate_AGGREGATE_WORKER      Aggregate = 4
+	Aggregate_AGGREGATE_SCHEDULE    Aggregate = 5
 )
 
 // Enum value maps for Aggregate.
@@ -42,6 +43,7 @@ var (
 		2: "AGGREGATE_QUEUE",
 		3: "AGGREGATE_NAMESPACE",
 		4: "AGGREGATE_WORKER",
+		5: "AGGREGATE_SCHEDULE",
 	}
 	Aggregate_value = map[string]int32{
 		"AGGREGATE_UNSPECIFIED": 0,
@@ -49,6 +51,7 @@ var (
 		"AGGREGATE_QUEUE":       2,
 		"AGGREGATE_NAMESPACE":   3,
 		"AGGREGATE_WORKER":      4,
+		"AGGREGATE_SCHEDULE":    5,
 	}
 )
 
@@ -157,7 +160,10 @@ type EventRow struct {
 	QueueAfter     *QueueRow              `protobuf:"bytes,19,opt,name=queue_after,json=queueAfter,proto3" json:"queue_after,omitempty"`
 	NamespaceAfter *NamespaceRow          `protobuf:"bytes,20,opt,name=namespace_after,json=namespaceAfter,proto3" json:"namespace_after,omitempty"`
 	Deleted        bool                   `protobuf:"varint,21,opt,name=deleted,proto3" json:"deleted,omitempty"`
-	AppId          string                 `protobuf:"bytes,22,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"` // request fact recorded at admission
+	AppId          string                 `protobuf:"bytes,22,opt,name=app_id,json=appId,proto3" json:"app_id,omitempty"`                          // request fact recorded at admission
+	PreviousIndex  uint64                 `protobuf:"varint,23,opt,name=previous_index,json=previousIndex,proto3" json:"previous_index,omitempty"` // of a task: the commit before, by (index, place); 0 for the first
+	PreviousPlace  uint32                 `protobuf:"varint,24,opt,name=previous_place,json=previousPlace,proto3" json:"previous_place,omitempty"`
+	ScheduleAfter  *ScheduleRow           `protobuf:"bytes,30,opt,name=schedule_after,json=scheduleAfter,proto3" json:"schedule_after,omitempty"` // without recent
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -346,6 +352,72 @@ func (x *EventRow) GetAppId() string {
 	return ""
 }
 
+func (x *EventRow) GetPreviousIndex() uint64 {
+	if x != nil {
+		return x.PreviousIndex
+	}
+	return 0
+}
+
+func (x *EventRow) GetPreviousPlace() uint32 {
+	if x != nil {
+		return x.PreviousPlace
+	}
+	return 0
+}
+
+func (x *EventRow) GetScheduleAfter() *ScheduleRow {
+	if x != nil {
+		return x.ScheduleAfter
+	}
+	return nil
+}
+
+// EventBlock is a run of the commits of one log entry, as the store keeps them.
+type EventBlock struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*EventRow            `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // consecutive places
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventBlock) Reset() {
+	*x = EventBlock{}
+	mi := &file_pulse_v1_event_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventBlock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventBlock) ProtoMessage() {}
+
+func (x *EventBlock) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_event_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventBlock.ProtoReflect.Descriptor instead.
+func (*EventBlock) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *EventBlock) GetEvents() []*EventRow {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
 // Fact is one named event; its name is the arm's, in the past tense.
 type Fact struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -380,6 +452,13 @@ type Fact struct {
 	//	*Fact_WorkerRegistered
 	//	*Fact_WorkerLost
 	//	*Fact_WorkerDrained
+	//	*Fact_MadeAvailable
+	//	*Fact_ScheduleCreated
+	//	*Fact_ScheduleUpdated
+	//	*Fact_SchedulePaused
+	//	*Fact_ScheduleResumed
+	//	*Fact_ScheduleDeleted
+	//	*Fact_ScheduleFired
 	Kind          isFact_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -387,7 +466,7 @@ type Fact struct {
 
 func (x *Fact) Reset() {
 	*x = Fact{}
-	mi := &file_pulse_v1_event_proto_msgTypes[1]
+	mi := &file_pulse_v1_event_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +478,7 @@ func (x *Fact) String() string {
 func (*Fact) ProtoMessage() {}
 
 func (x *Fact) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[1]
+	mi := &file_pulse_v1_event_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +491,7 @@ func (x *Fact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fact.ProtoReflect.Descriptor instead.
 func (*Fact) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{1}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Fact) GetKind() isFact_Kind {
@@ -683,6 +762,69 @@ func (x *Fact) GetWorkerDrained() *WorkerDrained {
 	return nil
 }
 
+func (x *Fact) GetMadeAvailable() *MadeAvailable {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_MadeAvailable); ok {
+			return x.MadeAvailable
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetScheduleCreated() *ScheduleCreated {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_ScheduleCreated); ok {
+			return x.ScheduleCreated
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetScheduleUpdated() *ScheduleUpdated {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_ScheduleUpdated); ok {
+			return x.ScheduleUpdated
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetSchedulePaused() *SchedulePaused {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_SchedulePaused); ok {
+			return x.SchedulePaused
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetScheduleResumed() *ScheduleResumed {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_ScheduleResumed); ok {
+			return x.ScheduleResumed
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetScheduleDeleted() *ScheduleDeleted {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_ScheduleDeleted); ok {
+			return x.ScheduleDeleted
+		}
+	}
+	return nil
+}
+
+func (x *Fact) GetScheduleFired() *ScheduleFired {
+	if x != nil {
+		if x, ok := x.Kind.(*Fact_ScheduleFired); ok {
+			return x.ScheduleFired
+		}
+	}
+	return nil
+}
+
 type isFact_Kind interface {
 	isFact_Kind()
 }
@@ -803,6 +945,34 @@ type Fact_WorkerDrained struct {
 	WorkerDrained *WorkerDrained `protobuf:"bytes,29,opt,name=worker_drained,json=workerDrained,proto3,oneof"`
 }
 
+type Fact_MadeAvailable struct {
+	MadeAvailable *MadeAvailable `protobuf:"bytes,30,opt,name=made_available,json=madeAvailable,proto3,oneof"`
+}
+
+type Fact_ScheduleCreated struct {
+	ScheduleCreated *ScheduleCreated `protobuf:"bytes,40,opt,name=schedule_created,json=scheduleCreated,proto3,oneof"`
+}
+
+type Fact_ScheduleUpdated struct {
+	ScheduleUpdated *ScheduleUpdated `protobuf:"bytes,41,opt,name=schedule_updated,json=scheduleUpdated,proto3,oneof"`
+}
+
+type Fact_SchedulePaused struct {
+	SchedulePaused *SchedulePaused `protobuf:"bytes,42,opt,name=schedule_paused,json=schedulePaused,proto3,oneof"`
+}
+
+type Fact_ScheduleResumed struct {
+	ScheduleResumed *ScheduleResumed `protobuf:"bytes,43,opt,name=schedule_resumed,json=scheduleResumed,proto3,oneof"`
+}
+
+type Fact_ScheduleDeleted struct {
+	ScheduleDeleted *ScheduleDeleted `protobuf:"bytes,44,opt,name=schedule_deleted,json=scheduleDeleted,proto3,oneof"`
+}
+
+type Fact_ScheduleFired struct {
+	ScheduleFired *ScheduleFired `protobuf:"bytes,45,opt,name=schedule_fired,json=scheduleFired,proto3,oneof"`
+}
+
 func (*Fact_Submitted) isFact_Kind() {}
 
 func (*Fact_Leased) isFact_Kind() {}
@@ -861,6 +1031,20 @@ func (*Fact_WorkerLost) isFact_Kind() {}
 
 func (*Fact_WorkerDrained) isFact_Kind() {}
 
+func (*Fact_MadeAvailable) isFact_Kind() {}
+
+func (*Fact_ScheduleCreated) isFact_Kind() {}
+
+func (*Fact_ScheduleUpdated) isFact_Kind() {}
+
+func (*Fact_SchedulePaused) isFact_Kind() {}
+
+func (*Fact_ScheduleResumed) isFact_Kind() {}
+
+func (*Fact_ScheduleDeleted) isFact_Kind() {}
+
+func (*Fact_ScheduleFired) isFact_Kind() {}
+
 // Submitted refers to the payload, which has a key of its own.
 type Submitted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -871,7 +1055,7 @@ type Submitted struct {
 
 func (x *Submitted) Reset() {
 	*x = Submitted{}
-	mi := &file_pulse_v1_event_proto_msgTypes[2]
+	mi := &file_pulse_v1_event_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +1067,7 @@ func (x *Submitted) String() string {
 func (*Submitted) ProtoMessage() {}
 
 func (x *Submitted) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[2]
+	mi := &file_pulse_v1_event_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +1080,7 @@ func (x *Submitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Submitted.ProtoReflect.Descriptor instead.
 func (*Submitted) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{2}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Submitted) GetSource() string {
@@ -919,7 +1103,7 @@ type Leased struct {
 
 func (x *Leased) Reset() {
 	*x = Leased{}
-	mi := &file_pulse_v1_event_proto_msgTypes[3]
+	mi := &file_pulse_v1_event_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1115,7 @@ func (x *Leased) String() string {
 func (*Leased) ProtoMessage() {}
 
 func (x *Leased) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[3]
+	mi := &file_pulse_v1_event_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1128,7 @@ func (x *Leased) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leased.ProtoReflect.Descriptor instead.
 func (*Leased) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{3}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Leased) GetAttemptId() []byte {
@@ -993,7 +1177,7 @@ type LeaseReleased struct {
 
 func (x *LeaseReleased) Reset() {
 	*x = LeaseReleased{}
-	mi := &file_pulse_v1_event_proto_msgTypes[4]
+	mi := &file_pulse_v1_event_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1189,7 @@ func (x *LeaseReleased) String() string {
 func (*LeaseReleased) ProtoMessage() {}
 
 func (x *LeaseReleased) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[4]
+	mi := &file_pulse_v1_event_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1202,7 @@ func (x *LeaseReleased) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseReleased.ProtoReflect.Descriptor instead.
 func (*LeaseReleased) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{4}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LeaseReleased) GetAttemptId() []byte {
@@ -1053,7 +1237,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_pulse_v1_event_proto_msgTypes[5]
+	mi := &file_pulse_v1_event_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1249,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[5]
+	mi := &file_pulse_v1_event_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1262,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{5}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Started) GetAttemptId() []byte {
@@ -1114,7 +1298,7 @@ type Succeeded struct {
 
 func (x *Succeeded) Reset() {
 	*x = Succeeded{}
-	mi := &file_pulse_v1_event_proto_msgTypes[6]
+	mi := &file_pulse_v1_event_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1310,7 @@ func (x *Succeeded) String() string {
 func (*Succeeded) ProtoMessage() {}
 
 func (x *Succeeded) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[6]
+	mi := &file_pulse_v1_event_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1323,7 @@ func (x *Succeeded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Succeeded.ProtoReflect.Descriptor instead.
 func (*Succeeded) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{6}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Succeeded) GetAttemptId() []byte {
@@ -1175,7 +1359,7 @@ type AttemptFailed struct {
 
 func (x *AttemptFailed) Reset() {
 	*x = AttemptFailed{}
-	mi := &file_pulse_v1_event_proto_msgTypes[7]
+	mi := &file_pulse_v1_event_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1371,7 @@ func (x *AttemptFailed) String() string {
 func (*AttemptFailed) ProtoMessage() {}
 
 func (x *AttemptFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[7]
+	mi := &file_pulse_v1_event_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1384,7 @@ func (x *AttemptFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptFailed.ProtoReflect.Descriptor instead.
 func (*AttemptFailed) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{7}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AttemptFailed) GetAttemptId() []byte {
@@ -1242,7 +1426,7 @@ type AttemptUnknown struct {
 
 func (x *AttemptUnknown) Reset() {
 	*x = AttemptUnknown{}
-	mi := &file_pulse_v1_event_proto_msgTypes[8]
+	mi := &file_pulse_v1_event_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1254,7 +1438,7 @@ func (x *AttemptUnknown) String() string {
 func (*AttemptUnknown) ProtoMessage() {}
 
 func (x *AttemptUnknown) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[8]
+	mi := &file_pulse_v1_event_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1267,7 +1451,7 @@ func (x *AttemptUnknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptUnknown.ProtoReflect.Descriptor instead.
 func (*AttemptUnknown) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{8}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AttemptUnknown) GetAttemptId() []byte {
@@ -1302,7 +1486,7 @@ type AttemptExpired struct {
 
 func (x *AttemptExpired) Reset() {
 	*x = AttemptExpired{}
-	mi := &file_pulse_v1_event_proto_msgTypes[9]
+	mi := &file_pulse_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1498,7 @@ func (x *AttemptExpired) String() string {
 func (*AttemptExpired) ProtoMessage() {}
 
 func (x *AttemptExpired) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[9]
+	mi := &file_pulse_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1511,7 @@ func (x *AttemptExpired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptExpired.ProtoReflect.Descriptor instead.
 func (*AttemptExpired) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AttemptExpired) GetAttemptId() []byte {
@@ -1361,7 +1545,7 @@ type RetryScheduled struct {
 
 func (x *RetryScheduled) Reset() {
 	*x = RetryScheduled{}
-	mi := &file_pulse_v1_event_proto_msgTypes[10]
+	mi := &file_pulse_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1557,7 @@ func (x *RetryScheduled) String() string {
 func (*RetryScheduled) ProtoMessage() {}
 
 func (x *RetryScheduled) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[10]
+	mi := &file_pulse_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1570,7 @@ func (x *RetryScheduled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryScheduled.ProtoReflect.Descriptor instead.
 func (*RetryScheduled) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RetryScheduled) GetAvailableAtUs() int64 {
@@ -1412,7 +1596,7 @@ type Failed struct {
 
 func (x *Failed) Reset() {
 	*x = Failed{}
-	mi := &file_pulse_v1_event_proto_msgTypes[11]
+	mi := &file_pulse_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1608,7 @@ func (x *Failed) String() string {
 func (*Failed) ProtoMessage() {}
 
 func (x *Failed) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[11]
+	mi := &file_pulse_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1621,7 @@ func (x *Failed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failed.ProtoReflect.Descriptor instead.
 func (*Failed) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Failed) GetErrorCode() string {
@@ -1457,7 +1641,7 @@ type ReviewNeeded struct {
 
 func (x *ReviewNeeded) Reset() {
 	*x = ReviewNeeded{}
-	mi := &file_pulse_v1_event_proto_msgTypes[12]
+	mi := &file_pulse_v1_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1653,7 @@ func (x *ReviewNeeded) String() string {
 func (*ReviewNeeded) ProtoMessage() {}
 
 func (x *ReviewNeeded) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[12]
+	mi := &file_pulse_v1_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1666,7 @@ func (x *ReviewNeeded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviewNeeded.ProtoReflect.Descriptor instead.
 func (*ReviewNeeded) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{12}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReviewNeeded) GetCause() EndCause {
@@ -1509,7 +1693,7 @@ type CancelRequested struct {
 
 func (x *CancelRequested) Reset() {
 	*x = CancelRequested{}
-	mi := &file_pulse_v1_event_proto_msgTypes[13]
+	mi := &file_pulse_v1_event_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1521,7 +1705,7 @@ func (x *CancelRequested) String() string {
 func (*CancelRequested) ProtoMessage() {}
 
 func (x *CancelRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[13]
+	mi := &file_pulse_v1_event_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1534,7 +1718,7 @@ func (x *CancelRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequested.ProtoReflect.Descriptor instead.
 func (*CancelRequested) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{13}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CancelRequested) GetRequestedAtUs() int64 {
@@ -1551,6 +1735,59 @@ func (x *CancelRequested) GetNote() string {
 	return ""
 }
 
+// MadeAvailable: an operator ended the wait for a time.
+type MadeAvailable struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WasUntilUs    int64                  `protobuf:"varint,1,opt,name=was_until_us,json=wasUntilUs,proto3" json:"was_until_us,omitempty"`
+	Note          string                 `protobuf:"bytes,2,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MadeAvailable) Reset() {
+	*x = MadeAvailable{}
+	mi := &file_pulse_v1_event_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MadeAvailable) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MadeAvailable) ProtoMessage() {}
+
+func (x *MadeAvailable) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_event_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MadeAvailable.ProtoReflect.Descriptor instead.
+func (*MadeAvailable) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *MadeAvailable) GetWasUntilUs() int64 {
+	if x != nil {
+		return x.WasUntilUs
+	}
+	return 0
+}
+
+func (x *MadeAvailable) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
 type Cancelled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AttemptId     []byte                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
@@ -1561,7 +1798,7 @@ type Cancelled struct {
 
 func (x *Cancelled) Reset() {
 	*x = Cancelled{}
-	mi := &file_pulse_v1_event_proto_msgTypes[14]
+	mi := &file_pulse_v1_event_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1810,7 @@ func (x *Cancelled) String() string {
 func (*Cancelled) ProtoMessage() {}
 
 func (x *Cancelled) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[14]
+	mi := &file_pulse_v1_event_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1823,7 @@ func (x *Cancelled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancelled.ProtoReflect.Descriptor instead.
 func (*Cancelled) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{14}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cancelled) GetAttemptId() []byte {
@@ -1614,7 +1851,7 @@ type Reviewed struct {
 
 func (x *Reviewed) Reset() {
 	*x = Reviewed{}
-	mi := &file_pulse_v1_event_proto_msgTypes[15]
+	mi := &file_pulse_v1_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1626,7 +1863,7 @@ func (x *Reviewed) String() string {
 func (*Reviewed) ProtoMessage() {}
 
 func (x *Reviewed) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[15]
+	mi := &file_pulse_v1_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1639,7 +1876,7 @@ func (x *Reviewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reviewed.ProtoReflect.Descriptor instead.
 func (*Reviewed) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{15}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Reviewed) GetDecision() ReviewDecision {
@@ -1675,7 +1912,7 @@ type KeyFreed struct {
 
 func (x *KeyFreed) Reset() {
 	*x = KeyFreed{}
-	mi := &file_pulse_v1_event_proto_msgTypes[16]
+	mi := &file_pulse_v1_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +1924,7 @@ func (x *KeyFreed) String() string {
 func (*KeyFreed) ProtoMessage() {}
 
 func (x *KeyFreed) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[16]
+	mi := &file_pulse_v1_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +1937,7 @@ func (x *KeyFreed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyFreed.ProtoReflect.Descriptor instead.
 func (*KeyFreed) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{16}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *KeyFreed) GetKey() string {
@@ -1740,7 +1977,7 @@ type Purged struct {
 
 func (x *Purged) Reset() {
 	*x = Purged{}
-	mi := &file_pulse_v1_event_proto_msgTypes[17]
+	mi := &file_pulse_v1_event_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1989,7 @@ func (x *Purged) String() string {
 func (*Purged) ProtoMessage() {}
 
 func (x *Purged) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[17]
+	mi := &file_pulse_v1_event_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +2002,7 @@ func (x *Purged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Purged.ProtoReflect.Descriptor instead.
 func (*Purged) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{17}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Purged) GetReason() string {
@@ -1785,7 +2022,7 @@ type ScheduleSet struct {
 
 func (x *ScheduleSet) Reset() {
 	*x = ScheduleSet{}
-	mi := &file_pulse_v1_event_proto_msgTypes[18]
+	mi := &file_pulse_v1_event_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +2034,7 @@ func (x *ScheduleSet) String() string {
 func (*ScheduleSet) ProtoMessage() {}
 
 func (x *ScheduleSet) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[18]
+	mi := &file_pulse_v1_event_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +2047,7 @@ func (x *ScheduleSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleSet.ProtoReflect.Descriptor instead.
 func (*ScheduleSet) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{18}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ScheduleSet) GetKey() string {
@@ -1836,7 +2073,7 @@ type ScheduleCancelled struct {
 
 func (x *ScheduleCancelled) Reset() {
 	*x = ScheduleCancelled{}
-	mi := &file_pulse_v1_event_proto_msgTypes[19]
+	mi := &file_pulse_v1_event_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1848,7 +2085,7 @@ func (x *ScheduleCancelled) String() string {
 func (*ScheduleCancelled) ProtoMessage() {}
 
 func (x *ScheduleCancelled) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[19]
+	mi := &file_pulse_v1_event_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1861,7 +2098,7 @@ func (x *ScheduleCancelled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleCancelled.ProtoReflect.Descriptor instead.
 func (*ScheduleCancelled) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{19}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ScheduleCancelled) GetKey() string {
@@ -1879,7 +2116,7 @@ type QueueCreated struct {
 
 func (x *QueueCreated) Reset() {
 	*x = QueueCreated{}
-	mi := &file_pulse_v1_event_proto_msgTypes[20]
+	mi := &file_pulse_v1_event_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +2128,7 @@ func (x *QueueCreated) String() string {
 func (*QueueCreated) ProtoMessage() {}
 
 func (x *QueueCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[20]
+	mi := &file_pulse_v1_event_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +2141,7 @@ func (x *QueueCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueCreated.ProtoReflect.Descriptor instead.
 func (*QueueCreated) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{20}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{22}
 }
 
 type QueueUpdated struct {
@@ -1915,7 +2152,7 @@ type QueueUpdated struct {
 
 func (x *QueueUpdated) Reset() {
 	*x = QueueUpdated{}
-	mi := &file_pulse_v1_event_proto_msgTypes[21]
+	mi := &file_pulse_v1_event_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2164,7 @@ func (x *QueueUpdated) String() string {
 func (*QueueUpdated) ProtoMessage() {}
 
 func (x *QueueUpdated) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[21]
+	mi := &file_pulse_v1_event_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2177,7 @@ func (x *QueueUpdated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueUpdated.ProtoReflect.Descriptor instead.
 func (*QueueUpdated) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{21}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{23}
 }
 
 type QueuePaused struct {
@@ -1951,7 +2188,7 @@ type QueuePaused struct {
 
 func (x *QueuePaused) Reset() {
 	*x = QueuePaused{}
-	mi := &file_pulse_v1_event_proto_msgTypes[22]
+	mi := &file_pulse_v1_event_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2200,7 @@ func (x *QueuePaused) String() string {
 func (*QueuePaused) ProtoMessage() {}
 
 func (x *QueuePaused) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[22]
+	mi := &file_pulse_v1_event_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2213,7 @@ func (x *QueuePaused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePaused.ProtoReflect.Descriptor instead.
 func (*QueuePaused) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{22}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{24}
 }
 
 type QueueResumed struct {
@@ -1987,7 +2224,7 @@ type QueueResumed struct {
 
 func (x *QueueResumed) Reset() {
 	*x = QueueResumed{}
-	mi := &file_pulse_v1_event_proto_msgTypes[23]
+	mi := &file_pulse_v1_event_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +2236,7 @@ func (x *QueueResumed) String() string {
 func (*QueueResumed) ProtoMessage() {}
 
 func (x *QueueResumed) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[23]
+	mi := &file_pulse_v1_event_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2249,7 @@ func (x *QueueResumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueResumed.ProtoReflect.Descriptor instead.
 func (*QueueResumed) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{23}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{25}
 }
 
 type QueueDeleted struct {
@@ -2023,7 +2260,7 @@ type QueueDeleted struct {
 
 func (x *QueueDeleted) Reset() {
 	*x = QueueDeleted{}
-	mi := &file_pulse_v1_event_proto_msgTypes[24]
+	mi := &file_pulse_v1_event_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2035,7 +2272,7 @@ func (x *QueueDeleted) String() string {
 func (*QueueDeleted) ProtoMessage() {}
 
 func (x *QueueDeleted) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[24]
+	mi := &file_pulse_v1_event_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2048,7 +2285,7 @@ func (x *QueueDeleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDeleted.ProtoReflect.Descriptor instead.
 func (*QueueDeleted) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{24}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{26}
 }
 
 type NamespaceCreated struct {
@@ -2059,7 +2296,7 @@ type NamespaceCreated struct {
 
 func (x *NamespaceCreated) Reset() {
 	*x = NamespaceCreated{}
-	mi := &file_pulse_v1_event_proto_msgTypes[25]
+	mi := &file_pulse_v1_event_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2071,7 +2308,7 @@ func (x *NamespaceCreated) String() string {
 func (*NamespaceCreated) ProtoMessage() {}
 
 func (x *NamespaceCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[25]
+	mi := &file_pulse_v1_event_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2084,7 +2321,7 @@ func (x *NamespaceCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceCreated.ProtoReflect.Descriptor instead.
 func (*NamespaceCreated) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{25}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{27}
 }
 
 type NamespaceUpdated struct {
@@ -2095,7 +2332,7 @@ type NamespaceUpdated struct {
 
 func (x *NamespaceUpdated) Reset() {
 	*x = NamespaceUpdated{}
-	mi := &file_pulse_v1_event_proto_msgTypes[26]
+	mi := &file_pulse_v1_event_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2344,7 @@ func (x *NamespaceUpdated) String() string {
 func (*NamespaceUpdated) ProtoMessage() {}
 
 func (x *NamespaceUpdated) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[26]
+	mi := &file_pulse_v1_event_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2357,7 @@ func (x *NamespaceUpdated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceUpdated.ProtoReflect.Descriptor instead.
 func (*NamespaceUpdated) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{26}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{28}
 }
 
 type NamespaceDeleted struct {
@@ -2131,7 +2368,7 @@ type NamespaceDeleted struct {
 
 func (x *NamespaceDeleted) Reset() {
 	*x = NamespaceDeleted{}
-	mi := &file_pulse_v1_event_proto_msgTypes[27]
+	mi := &file_pulse_v1_event_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2143,7 +2380,7 @@ func (x *NamespaceDeleted) String() string {
 func (*NamespaceDeleted) ProtoMessage() {}
 
 func (x *NamespaceDeleted) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[27]
+	mi := &file_pulse_v1_event_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2156,7 +2393,7 @@ func (x *NamespaceDeleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceDeleted.ProtoReflect.Descriptor instead.
 func (*NamespaceDeleted) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{27}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{29}
 }
 
 type WorkerRegistered struct {
@@ -2170,7 +2407,7 @@ type WorkerRegistered struct {
 
 func (x *WorkerRegistered) Reset() {
 	*x = WorkerRegistered{}
-	mi := &file_pulse_v1_event_proto_msgTypes[28]
+	mi := &file_pulse_v1_event_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2182,7 +2419,7 @@ func (x *WorkerRegistered) String() string {
 func (*WorkerRegistered) ProtoMessage() {}
 
 func (x *WorkerRegistered) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[28]
+	mi := &file_pulse_v1_event_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2195,7 +2432,7 @@ func (x *WorkerRegistered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerRegistered.ProtoReflect.Descriptor instead.
 func (*WorkerRegistered) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{28}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WorkerRegistered) GetSessionId() []byte {
@@ -2229,7 +2466,7 @@ type WorkerLost struct {
 
 func (x *WorkerLost) Reset() {
 	*x = WorkerLost{}
-	mi := &file_pulse_v1_event_proto_msgTypes[29]
+	mi := &file_pulse_v1_event_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2478,7 @@ func (x *WorkerLost) String() string {
 func (*WorkerLost) ProtoMessage() {}
 
 func (x *WorkerLost) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[29]
+	mi := &file_pulse_v1_event_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2491,7 @@ func (x *WorkerLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerLost.ProtoReflect.Descriptor instead.
 func (*WorkerLost) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{29}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WorkerLost) GetSessionId() []byte {
@@ -2280,7 +2517,7 @@ type WorkerDrained struct {
 
 func (x *WorkerDrained) Reset() {
 	*x = WorkerDrained{}
-	mi := &file_pulse_v1_event_proto_msgTypes[30]
+	mi := &file_pulse_v1_event_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2529,7 @@ func (x *WorkerDrained) String() string {
 func (*WorkerDrained) ProtoMessage() {}
 
 func (x *WorkerDrained) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_event_proto_msgTypes[30]
+	mi := &file_pulse_v1_event_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2542,7 @@ func (x *WorkerDrained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerDrained.ProtoReflect.Descriptor instead.
 func (*WorkerDrained) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{30}
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WorkerDrained) GetBy() string {
@@ -2315,11 +2552,308 @@ func (x *WorkerDrained) GetBy() string {
 	return ""
 }
 
+type ScheduleCreated struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleCreated) Reset() {
+	*x = ScheduleCreated{}
+	mi := &file_pulse_v1_event_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleCreated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleCreated) ProtoMessage() {}
+
+func (x *ScheduleCreated) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_event_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleCreated.ProtoReflect.Descriptor instead.
+func (*ScheduleCreated) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{33}
+}
+
+type ScheduleUpdated struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleUpdated) Reset() {
+	*x = ScheduleUpdated{}
+	mi := &file_pulse_v1_event_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleUpdated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleUpdated) ProtoMessage() {}
+
+func (x *ScheduleUpdated) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_event_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleUpdated.ProtoReflect.Descriptor instead.
+func (*ScheduleUpdated) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{34}
+}
+
+type SchedulePaused struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Note          string                 `protobuf:"bytes,1,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SchedulePaused) Reset() {
+	*x = SchedulePaused{}
+	mi := &file_pulse_v1_event_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SchedulePaused) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SchedulePaused) ProtoMessage() {}
+
+func (x *SchedulePaused) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_event_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SchedulePaused.ProtoReflect.Descriptor instead.
+func (*SchedulePaused) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *SchedulePaused) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+type ScheduleResumed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Note          string                 `protobuf:"bytes,1,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleResumed) Reset() {
+	*x = ScheduleResumed{}
+	mi := &file_pulse_v1_event_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleResumed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleResumed) ProtoMessage() {}
+
+func (x *ScheduleResumed) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_event_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleResumed.ProtoReflect.Descriptor instead.
+func (*ScheduleResumed) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ScheduleResumed) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+type ScheduleDeleted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleDeleted) Reset() {
+	*x = ScheduleDeleted{}
+	mi := &file_pulse_v1_event_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleDeleted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleDeleted) ProtoMessage() {}
+
+func (x *ScheduleDeleted) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_event_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleDeleted.ProtoReflect.Descriptor instead.
+func (*ScheduleDeleted) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{37}
+}
+
+// ScheduleFired: a time was dealt with, one way or another.
+type ScheduleFired struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NominalUs     int64                  `protobuf:"varint,1,opt,name=nominal_us,json=nominalUs,proto3" json:"nominal_us,omitempty"`
+	Outcome       FireOutcome            `protobuf:"varint,2,opt,name=outcome,proto3,enum=pulse.v1.FireOutcome" json:"outcome,omitempty"`
+	TaskId        []byte                 `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	Code          string                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
+	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	Times         uint64                 `protobuf:"varint,6,opt,name=times,proto3" json:"times,omitempty"` // of missed and backfilled: how many
+	UntilUs       int64                  `protobuf:"varint,7,opt,name=until_us,json=untilUs,proto3" json:"until_us,omitempty"`
+	Note          string                 `protobuf:"bytes,8,opt,name=note,proto3" json:"note,omitempty"` // of who asked for it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleFired) Reset() {
+	*x = ScheduleFired{}
+	mi := &file_pulse_v1_event_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleFired) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleFired) ProtoMessage() {}
+
+func (x *ScheduleFired) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_event_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleFired.ProtoReflect.Descriptor instead.
+func (*ScheduleFired) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_event_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ScheduleFired) GetNominalUs() int64 {
+	if x != nil {
+		return x.NominalUs
+	}
+	return 0
+}
+
+func (x *ScheduleFired) GetOutcome() FireOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return FireOutcome_FIRE_OUTCOME_UNSPECIFIED
+}
+
+func (x *ScheduleFired) GetTaskId() []byte {
+	if x != nil {
+		return x.TaskId
+	}
+	return nil
+}
+
+func (x *ScheduleFired) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *ScheduleFired) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ScheduleFired) GetTimes() uint64 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
+func (x *ScheduleFired) GetUntilUs() int64 {
+	if x != nil {
+		return x.UntilUs
+	}
+	return 0
+}
+
+func (x *ScheduleFired) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
 var File_pulse_v1_event_proto protoreflect.FileDescriptor
 
 const file_pulse_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x14pulse/v1/event.proto\x12\bpulse.v1\x1a\x14pulse/v1/state.proto\"\xfa\x05\n" +
+	"\x14pulse/v1/event.proto\x12\bpulse.v1\x1a\x14pulse/v1/state.proto\"\x86\a\n" +
 	"\bEventRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x1a\n" +
@@ -2347,7 +2881,13 @@ const file_pulse_v1_event_proto_rawDesc = "" +
 	"queueAfter\x12?\n" +
 	"\x0fnamespace_after\x18\x14 \x01(\v2\x16.pulse.v1.NamespaceRowR\x0enamespaceAfter\x12\x18\n" +
 	"\adeleted\x18\x15 \x01(\bR\adeleted\x12\x15\n" +
-	"\x06app_id\x18\x16 \x01(\tR\x05appId\"\x88\x0e\n" +
+	"\x06app_id\x18\x16 \x01(\tR\x05appId\x12%\n" +
+	"\x0eprevious_index\x18\x17 \x01(\x04R\rpreviousIndex\x12%\n" +
+	"\x0eprevious_place\x18\x18 \x01(\rR\rpreviousPlace\x12<\n" +
+	"\x0eschedule_after\x18\x1e \x01(\v2\x15.pulse.v1.ScheduleRowR\rscheduleAfter\"8\n" +
+	"\n" +
+	"EventBlock\x12*\n" +
+	"\x06events\x18\x01 \x03(\v2\x12.pulse.v1.EventRowR\x06events\"\xf1\x11\n" +
 	"\x04Fact\x123\n" +
 	"\tsubmitted\x18\x01 \x01(\v2\x13.pulse.v1.SubmittedH\x00R\tsubmitted\x12*\n" +
 	"\x06leased\x18\x02 \x01(\v2\x10.pulse.v1.LeasedH\x00R\x06leased\x12@\n" +
@@ -2379,7 +2919,14 @@ const file_pulse_v1_event_proto_rawDesc = "" +
 	"\x11worker_registered\x18\x1b \x01(\v2\x1a.pulse.v1.WorkerRegisteredH\x00R\x10workerRegistered\x127\n" +
 	"\vworker_lost\x18\x1c \x01(\v2\x14.pulse.v1.WorkerLostH\x00R\n" +
 	"workerLost\x12@\n" +
-	"\x0eworker_drained\x18\x1d \x01(\v2\x17.pulse.v1.WorkerDrainedH\x00R\rworkerDrainedB\x06\n" +
+	"\x0eworker_drained\x18\x1d \x01(\v2\x17.pulse.v1.WorkerDrainedH\x00R\rworkerDrained\x12@\n" +
+	"\x0emade_available\x18\x1e \x01(\v2\x17.pulse.v1.MadeAvailableH\x00R\rmadeAvailable\x12F\n" +
+	"\x10schedule_created\x18( \x01(\v2\x19.pulse.v1.ScheduleCreatedH\x00R\x0fscheduleCreated\x12F\n" +
+	"\x10schedule_updated\x18) \x01(\v2\x19.pulse.v1.ScheduleUpdatedH\x00R\x0fscheduleUpdated\x12C\n" +
+	"\x0fschedule_paused\x18* \x01(\v2\x18.pulse.v1.SchedulePausedH\x00R\x0eschedulePaused\x12F\n" +
+	"\x10schedule_resumed\x18+ \x01(\v2\x19.pulse.v1.ScheduleResumedH\x00R\x0fscheduleResumed\x12F\n" +
+	"\x10schedule_deleted\x18, \x01(\v2\x19.pulse.v1.ScheduleDeletedH\x00R\x0fscheduleDeleted\x12@\n" +
+	"\x0eschedule_fired\x18- \x01(\v2\x17.pulse.v1.ScheduleFiredH\x00R\rscheduleFiredB\x06\n" +
 	"\x04kind\"#\n" +
 	"\tSubmitted\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\"\xb1\x01\n" +
@@ -2435,6 +2982,10 @@ const file_pulse_v1_event_proto_rawDesc = "" +
 	"\bkey_held\x18\x02 \x01(\bR\akeyHeld\"M\n" +
 	"\x0fCancelRequested\x12&\n" +
 	"\x0frequested_at_us\x18\x01 \x01(\x03R\rrequestedAtUs\x12\x12\n" +
+	"\x04note\x18\x02 \x01(\tR\x04note\"E\n" +
+	"\rMadeAvailable\x12 \n" +
+	"\fwas_until_us\x18\x01 \x01(\x03R\n" +
+	"wasUntilUs\x12\x12\n" +
 	"\x04note\x18\x02 \x01(\tR\x04note\">\n" +
 	"\tCancelled\x12\x1d\n" +
 	"\n" +
@@ -2476,13 +3027,31 @@ const file_pulse_v1_event_proto_rawDesc = "" +
 	"session_id\x18\x01 \x01(\fR\tsessionId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\x1f\n" +
 	"\rWorkerDrained\x12\x0e\n" +
-	"\x02by\x18\x01 \x01(\tR\x02by*~\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\"\x11\n" +
+	"\x0fScheduleCreated\"\x11\n" +
+	"\x0fScheduleUpdated\"$\n" +
+	"\x0eSchedulePaused\x12\x12\n" +
+	"\x04note\x18\x01 \x01(\tR\x04note\"%\n" +
+	"\x0fScheduleResumed\x12\x12\n" +
+	"\x04note\x18\x01 \x01(\tR\x04note\"\x11\n" +
+	"\x0fScheduleDeleted\"\xeb\x01\n" +
+	"\rScheduleFired\x12\x1d\n" +
+	"\n" +
+	"nominal_us\x18\x01 \x01(\x03R\tnominalUs\x12/\n" +
+	"\aoutcome\x18\x02 \x01(\x0e2\x15.pulse.v1.FireOutcomeR\aoutcome\x12\x17\n" +
+	"\atask_id\x18\x03 \x01(\fR\x06taskId\x12\x12\n" +
+	"\x04code\x18\x04 \x01(\tR\x04code\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x12\x14\n" +
+	"\x05times\x18\x06 \x01(\x04R\x05times\x12\x19\n" +
+	"\buntil_us\x18\a \x01(\x03R\auntilUs\x12\x12\n" +
+	"\x04note\x18\b \x01(\tR\x04note*\x96\x01\n" +
 	"\tAggregate\x12\x19\n" +
 	"\x15AGGREGATE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eAGGREGATE_TASK\x10\x01\x12\x13\n" +
 	"\x0fAGGREGATE_QUEUE\x10\x02\x12\x17\n" +
 	"\x13AGGREGATE_NAMESPACE\x10\x03\x12\x14\n" +
-	"\x10AGGREGATE_WORKER\x10\x04*\xa6\x01\n" +
+	"\x10AGGREGATE_WORKER\x10\x04\x12\x16\n" +
+	"\x12AGGREGATE_SCHEDULE\x10\x05*\xa6\x01\n" +
 	"\x0eReviewDecision\x12\x1f\n" +
 	"\x1bREVIEW_DECISION_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19REVIEW_DECISION_SUCCEEDED\x10\x01\x12\x1a\n" +
@@ -2503,90 +3072,110 @@ func file_pulse_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_pulse_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_pulse_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_pulse_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_pulse_v1_event_proto_goTypes = []any{
 	(Aggregate)(0),            // 0: pulse.v1.Aggregate
 	(ReviewDecision)(0),       // 1: pulse.v1.ReviewDecision
 	(*EventRow)(nil),          // 2: pulse.v1.EventRow
-	(*Fact)(nil),              // 3: pulse.v1.Fact
-	(*Submitted)(nil),         // 4: pulse.v1.Submitted
-	(*Leased)(nil),            // 5: pulse.v1.Leased
-	(*LeaseReleased)(nil),     // 6: pulse.v1.LeaseReleased
-	(*Started)(nil),           // 7: pulse.v1.Started
-	(*Succeeded)(nil),         // 8: pulse.v1.Succeeded
-	(*AttemptFailed)(nil),     // 9: pulse.v1.AttemptFailed
-	(*AttemptUnknown)(nil),    // 10: pulse.v1.AttemptUnknown
-	(*AttemptExpired)(nil),    // 11: pulse.v1.AttemptExpired
-	(*RetryScheduled)(nil),    // 12: pulse.v1.RetryScheduled
-	(*Failed)(nil),            // 13: pulse.v1.Failed
-	(*ReviewNeeded)(nil),      // 14: pulse.v1.ReviewNeeded
-	(*CancelRequested)(nil),   // 15: pulse.v1.CancelRequested
-	(*Cancelled)(nil),         // 16: pulse.v1.Cancelled
-	(*Reviewed)(nil),          // 17: pulse.v1.Reviewed
-	(*KeyFreed)(nil),          // 18: pulse.v1.KeyFreed
-	(*Purged)(nil),            // 19: pulse.v1.Purged
-	(*ScheduleSet)(nil),       // 20: pulse.v1.ScheduleSet
-	(*ScheduleCancelled)(nil), // 21: pulse.v1.ScheduleCancelled
-	(*QueueCreated)(nil),      // 22: pulse.v1.QueueCreated
-	(*QueueUpdated)(nil),      // 23: pulse.v1.QueueUpdated
-	(*QueuePaused)(nil),       // 24: pulse.v1.QueuePaused
-	(*QueueResumed)(nil),      // 25: pulse.v1.QueueResumed
-	(*QueueDeleted)(nil),      // 26: pulse.v1.QueueDeleted
-	(*NamespaceCreated)(nil),  // 27: pulse.v1.NamespaceCreated
-	(*NamespaceUpdated)(nil),  // 28: pulse.v1.NamespaceUpdated
-	(*NamespaceDeleted)(nil),  // 29: pulse.v1.NamespaceDeleted
-	(*WorkerRegistered)(nil),  // 30: pulse.v1.WorkerRegistered
-	(*WorkerLost)(nil),        // 31: pulse.v1.WorkerLost
-	(*WorkerDrained)(nil),     // 32: pulse.v1.WorkerDrained
-	(*TaskRow)(nil),           // 33: pulse.v1.TaskRow
-	(*QueueRow)(nil),          // 34: pulse.v1.QueueRow
-	(*NamespaceRow)(nil),      // 35: pulse.v1.NamespaceRow
-	(EndCause)(0),             // 36: pulse.v1.EndCause
+	(*EventBlock)(nil),        // 3: pulse.v1.EventBlock
+	(*Fact)(nil),              // 4: pulse.v1.Fact
+	(*Submitted)(nil),         // 5: pulse.v1.Submitted
+	(*Leased)(nil),            // 6: pulse.v1.Leased
+	(*LeaseReleased)(nil),     // 7: pulse.v1.LeaseReleased
+	(*Started)(nil),           // 8: pulse.v1.Started
+	(*Succeeded)(nil),         // 9: pulse.v1.Succeeded
+	(*AttemptFailed)(nil),     // 10: pulse.v1.AttemptFailed
+	(*AttemptUnknown)(nil),    // 11: pulse.v1.AttemptUnknown
+	(*AttemptExpired)(nil),    // 12: pulse.v1.AttemptExpired
+	(*RetryScheduled)(nil),    // 13: pulse.v1.RetryScheduled
+	(*Failed)(nil),            // 14: pulse.v1.Failed
+	(*ReviewNeeded)(nil),      // 15: pulse.v1.ReviewNeeded
+	(*CancelRequested)(nil),   // 16: pulse.v1.CancelRequested
+	(*MadeAvailable)(nil),     // 17: pulse.v1.MadeAvailable
+	(*Cancelled)(nil),         // 18: pulse.v1.Cancelled
+	(*Reviewed)(nil),          // 19: pulse.v1.Reviewed
+	(*KeyFreed)(nil),          // 20: pulse.v1.KeyFreed
+	(*Purged)(nil),            // 21: pulse.v1.Purged
+	(*ScheduleSet)(nil),       // 22: pulse.v1.ScheduleSet
+	(*ScheduleCancelled)(nil), // 23: pulse.v1.ScheduleCancelled
+	(*QueueCreated)(nil),      // 24: pulse.v1.QueueCreated
+	(*QueueUpdated)(nil),      // 25: pulse.v1.QueueUpdated
+	(*QueuePaused)(nil),       // 26: pulse.v1.QueuePaused
+	(*QueueResumed)(nil),      // 27: pulse.v1.QueueResumed
+	(*QueueDeleted)(nil),      // 28: pulse.v1.QueueDeleted
+	(*NamespaceCreated)(nil),  // 29: pulse.v1.NamespaceCreated
+	(*NamespaceUpdated)(nil),  // 30: pulse.v1.NamespaceUpdated
+	(*NamespaceDeleted)(nil),  // 31: pulse.v1.NamespaceDeleted
+	(*WorkerRegistered)(nil),  // 32: pulse.v1.WorkerRegistered
+	(*WorkerLost)(nil),        // 33: pulse.v1.WorkerLost
+	(*WorkerDrained)(nil),     // 34: pulse.v1.WorkerDrained
+	(*ScheduleCreated)(nil),   // 35: pulse.v1.ScheduleCreated
+	(*ScheduleUpdated)(nil),   // 36: pulse.v1.ScheduleUpdated
+	(*SchedulePaused)(nil),    // 37: pulse.v1.SchedulePaused
+	(*ScheduleResumed)(nil),   // 38: pulse.v1.ScheduleResumed
+	(*ScheduleDeleted)(nil),   // 39: pulse.v1.ScheduleDeleted
+	(*ScheduleFired)(nil),     // 40: pulse.v1.ScheduleFired
+	(*TaskRow)(nil),           // 41: pulse.v1.TaskRow
+	(*QueueRow)(nil),          // 42: pulse.v1.QueueRow
+	(*NamespaceRow)(nil),      // 43: pulse.v1.NamespaceRow
+	(*ScheduleRow)(nil),       // 44: pulse.v1.ScheduleRow
+	(EndCause)(0),             // 45: pulse.v1.EndCause
+	(FireOutcome)(0),          // 46: pulse.v1.FireOutcome
 }
 var file_pulse_v1_event_proto_depIdxs = []int32{
 	0,  // 0: pulse.v1.EventRow.aggregate:type_name -> pulse.v1.Aggregate
-	3,  // 1: pulse.v1.EventRow.facts:type_name -> pulse.v1.Fact
-	33, // 2: pulse.v1.EventRow.task_after:type_name -> pulse.v1.TaskRow
-	34, // 3: pulse.v1.EventRow.queue_after:type_name -> pulse.v1.QueueRow
-	35, // 4: pulse.v1.EventRow.namespace_after:type_name -> pulse.v1.NamespaceRow
-	4,  // 5: pulse.v1.Fact.submitted:type_name -> pulse.v1.Submitted
-	5,  // 6: pulse.v1.Fact.leased:type_name -> pulse.v1.Leased
-	6,  // 7: pulse.v1.Fact.lease_released:type_name -> pulse.v1.LeaseReleased
-	7,  // 8: pulse.v1.Fact.started:type_name -> pulse.v1.Started
-	8,  // 9: pulse.v1.Fact.succeeded:type_name -> pulse.v1.Succeeded
-	9,  // 10: pulse.v1.Fact.attempt_failed:type_name -> pulse.v1.AttemptFailed
-	10, // 11: pulse.v1.Fact.attempt_unknown:type_name -> pulse.v1.AttemptUnknown
-	11, // 12: pulse.v1.Fact.attempt_expired:type_name -> pulse.v1.AttemptExpired
-	12, // 13: pulse.v1.Fact.retry_scheduled:type_name -> pulse.v1.RetryScheduled
-	13, // 14: pulse.v1.Fact.failed:type_name -> pulse.v1.Failed
-	14, // 15: pulse.v1.Fact.review_needed:type_name -> pulse.v1.ReviewNeeded
-	15, // 16: pulse.v1.Fact.cancel_requested:type_name -> pulse.v1.CancelRequested
-	16, // 17: pulse.v1.Fact.cancelled:type_name -> pulse.v1.Cancelled
-	17, // 18: pulse.v1.Fact.reviewed:type_name -> pulse.v1.Reviewed
-	18, // 19: pulse.v1.Fact.key_freed:type_name -> pulse.v1.KeyFreed
-	19, // 20: pulse.v1.Fact.purged:type_name -> pulse.v1.Purged
-	20, // 21: pulse.v1.Fact.schedule_set:type_name -> pulse.v1.ScheduleSet
-	21, // 22: pulse.v1.Fact.schedule_cancelled:type_name -> pulse.v1.ScheduleCancelled
-	22, // 23: pulse.v1.Fact.queue_created:type_name -> pulse.v1.QueueCreated
-	23, // 24: pulse.v1.Fact.queue_updated:type_name -> pulse.v1.QueueUpdated
-	24, // 25: pulse.v1.Fact.queue_paused:type_name -> pulse.v1.QueuePaused
-	25, // 26: pulse.v1.Fact.queue_resumed:type_name -> pulse.v1.QueueResumed
-	26, // 27: pulse.v1.Fact.queue_deleted:type_name -> pulse.v1.QueueDeleted
-	27, // 28: pulse.v1.Fact.namespace_created:type_name -> pulse.v1.NamespaceCreated
-	28, // 29: pulse.v1.Fact.namespace_updated:type_name -> pulse.v1.NamespaceUpdated
-	29, // 30: pulse.v1.Fact.namespace_deleted:type_name -> pulse.v1.NamespaceDeleted
-	30, // 31: pulse.v1.Fact.worker_registered:type_name -> pulse.v1.WorkerRegistered
-	31, // 32: pulse.v1.Fact.worker_lost:type_name -> pulse.v1.WorkerLost
-	32, // 33: pulse.v1.Fact.worker_drained:type_name -> pulse.v1.WorkerDrained
-	36, // 34: pulse.v1.LeaseReleased.reason:type_name -> pulse.v1.EndCause
-	36, // 35: pulse.v1.AttemptExpired.cause:type_name -> pulse.v1.EndCause
-	36, // 36: pulse.v1.ReviewNeeded.cause:type_name -> pulse.v1.EndCause
-	1,  // 37: pulse.v1.Reviewed.decision:type_name -> pulse.v1.ReviewDecision
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	4,  // 1: pulse.v1.EventRow.facts:type_name -> pulse.v1.Fact
+	41, // 2: pulse.v1.EventRow.task_after:type_name -> pulse.v1.TaskRow
+	42, // 3: pulse.v1.EventRow.queue_after:type_name -> pulse.v1.QueueRow
+	43, // 4: pulse.v1.EventRow.namespace_after:type_name -> pulse.v1.NamespaceRow
+	44, // 5: pulse.v1.EventRow.schedule_after:type_name -> pulse.v1.ScheduleRow
+	2,  // 6: pulse.v1.EventBlock.events:type_name -> pulse.v1.EventRow
+	5,  // 7: pulse.v1.Fact.submitted:type_name -> pulse.v1.Submitted
+	6,  // 8: pulse.v1.Fact.leased:type_name -> pulse.v1.Leased
+	7,  // 9: pulse.v1.Fact.lease_released:type_name -> pulse.v1.LeaseReleased
+	8,  // 10: pulse.v1.Fact.started:type_name -> pulse.v1.Started
+	9,  // 11: pulse.v1.Fact.succeeded:type_name -> pulse.v1.Succeeded
+	10, // 12: pulse.v1.Fact.attempt_failed:type_name -> pulse.v1.AttemptFailed
+	11, // 13: pulse.v1.Fact.attempt_unknown:type_name -> pulse.v1.AttemptUnknown
+	12, // 14: pulse.v1.Fact.attempt_expired:type_name -> pulse.v1.AttemptExpired
+	13, // 15: pulse.v1.Fact.retry_scheduled:type_name -> pulse.v1.RetryScheduled
+	14, // 16: pulse.v1.Fact.failed:type_name -> pulse.v1.Failed
+	15, // 17: pulse.v1.Fact.review_needed:type_name -> pulse.v1.ReviewNeeded
+	16, // 18: pulse.v1.Fact.cancel_requested:type_name -> pulse.v1.CancelRequested
+	18, // 19: pulse.v1.Fact.cancelled:type_name -> pulse.v1.Cancelled
+	19, // 20: pulse.v1.Fact.reviewed:type_name -> pulse.v1.Reviewed
+	20, // 21: pulse.v1.Fact.key_freed:type_name -> pulse.v1.KeyFreed
+	21, // 22: pulse.v1.Fact.purged:type_name -> pulse.v1.Purged
+	22, // 23: pulse.v1.Fact.schedule_set:type_name -> pulse.v1.ScheduleSet
+	23, // 24: pulse.v1.Fact.schedule_cancelled:type_name -> pulse.v1.ScheduleCancelled
+	24, // 25: pulse.v1.Fact.queue_created:type_name -> pulse.v1.QueueCreated
+	25, // 26: pulse.v1.Fact.queue_updated:type_name -> pulse.v1.QueueUpdated
+	26, // 27: pulse.v1.Fact.queue_paused:type_name -> pulse.v1.QueuePaused
+	27, // 28: pulse.v1.Fact.queue_resumed:type_name -> pulse.v1.QueueResumed
+	28, // 29: pulse.v1.Fact.queue_deleted:type_name -> pulse.v1.QueueDeleted
+	29, // 30: pulse.v1.Fact.namespace_created:type_name -> pulse.v1.NamespaceCreated
+	30, // 31: pulse.v1.Fact.namespace_updated:type_name -> pulse.v1.NamespaceUpdated
+	31, // 32: pulse.v1.Fact.namespace_deleted:type_name -> pulse.v1.NamespaceDeleted
+	32, // 33: pulse.v1.Fact.worker_registered:type_name -> pulse.v1.WorkerRegistered
+	33, // 34: pulse.v1.Fact.worker_lost:type_name -> pulse.v1.WorkerLost
+	34, // 35: pulse.v1.Fact.worker_drained:type_name -> pulse.v1.WorkerDrained
+	17, // 36: pulse.v1.Fact.made_available:type_name -> pulse.v1.MadeAvailable
+	35, // 37: pulse.v1.Fact.schedule_created:type_name -> pulse.v1.ScheduleCreated
+	36, // 38: pulse.v1.Fact.schedule_updated:type_name -> pulse.v1.ScheduleUpdated
+	37, // 39: pulse.v1.Fact.schedule_paused:type_name -> pulse.v1.SchedulePaused
+	38, // 40: pulse.v1.Fact.schedule_resumed:type_name -> pulse.v1.ScheduleResumed
+	39, // 41: pulse.v1.Fact.schedule_deleted:type_name -> pulse.v1.ScheduleDeleted
+	40, // 42: pulse.v1.Fact.schedule_fired:type_name -> pulse.v1.ScheduleFired
+	45, // 43: pulse.v1.LeaseReleased.reason:type_name -> pulse.v1.EndCause
+	45, // 44: pulse.v1.AttemptExpired.cause:type_name -> pulse.v1.EndCause
+	45, // 45: pulse.v1.ReviewNeeded.cause:type_name -> pulse.v1.EndCause
+	1,  // 46: pulse.v1.Reviewed.decision:type_name -> pulse.v1.ReviewDecision
+	46, // 47: pulse.v1.ScheduleFired.outcome:type_name -> pulse.v1.FireOutcome
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_pulse_v1_event_proto_init() }
@@ -2595,7 +3184,7 @@ func file_pulse_v1_event_proto_init() {
 		return
 	}
 	file_pulse_v1_state_proto_init()
-	file_pulse_v1_event_proto_msgTypes[1].OneofWrappers = []any{
+	file_pulse_v1_event_proto_msgTypes[2].OneofWrappers = []any{
 		(*Fact_Submitted)(nil),
 		(*Fact_Leased)(nil),
 		(*Fact_LeaseReleased)(nil),
@@ -2625,6 +3214,13 @@ func file_pulse_v1_event_proto_init() {
 		(*Fact_WorkerRegistered)(nil),
 		(*Fact_WorkerLost)(nil),
 		(*Fact_WorkerDrained)(nil),
+		(*Fact_MadeAvailable)(nil),
+		(*Fact_ScheduleCreated)(nil),
+		(*Fact_ScheduleUpdated)(nil),
+		(*Fact_SchedulePaused)(nil),
+		(*Fact_ScheduleResumed)(nil),
+		(*Fact_ScheduleDeleted)(nil),
+		(*Fact_ScheduleFired)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2632,7 +3228,7 @@ func file_pulse_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pulse_v1_event_proto_rawDesc), len(file_pulse_v1_event_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   31,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -384,6 +384,7 @@ type ForwardReply struct {
 	//	*ForwardReply_ReadIndex
 	//	*ForwardReply_Refused
 	//	*ForwardReply_Failure
+	//	*ForwardReply_Part
 	Body          isForwardReply_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -478,6 +479,15 @@ func (x *ForwardReply) GetFailure() *Failure {
 	return nil
 }
 
+func (x *ForwardReply) GetPart() *ReplyPart {
+	if x != nil {
+		if x, ok := x.Body.(*ForwardReply_Part); ok {
+			return x.Part
+		}
+	}
+	return nil
+}
+
 type isForwardReply_Body interface {
 	isForwardReply_Body()
 }
@@ -502,6 +512,10 @@ type ForwardReply_Failure struct {
 	Failure *Failure `protobuf:"bytes,20,opt,name=failure,proto3,oneof"` // the call was handed over; see its code
 }
 
+type ForwardReply_Part struct {
+	Part *ReplyPart `protobuf:"bytes,21,opt,name=part,proto3,oneof"` // of a reply that is too large for one message
+}
+
 func (*ForwardReply_Results) isForwardReply_Body() {}
 
 func (*ForwardReply_Answer) isForwardReply_Body() {}
@@ -512,6 +526,62 @@ func (*ForwardReply_Refused) isForwardReply_Body() {}
 
 func (*ForwardReply_Failure) isForwardReply_Body() {}
 
+func (*ForwardReply_Part) isForwardReply_Body() {}
+
+// ReplyPart is a piece of an encoded ForwardReply. Parts of one call come in
+// order.
+type ReplyPart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	Last          bool                   `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplyPart) Reset() {
+	*x = ReplyPart{}
+	mi := &file_pulse_v1_node_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplyPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplyPart) ProtoMessage() {}
+
+func (x *ReplyPart) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_node_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplyPart.ProtoReflect.Descriptor instead.
+func (*ReplyPart) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReplyPart) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ReplyPart) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
 type ResultBatch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Results       []*Result              `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
@@ -521,7 +591,7 @@ type ResultBatch struct {
 
 func (x *ResultBatch) Reset() {
 	*x = ResultBatch{}
-	mi := &file_pulse_v1_node_proto_msgTypes[6]
+	mi := &file_pulse_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +603,7 @@ func (x *ResultBatch) String() string {
 func (*ResultBatch) ProtoMessage() {}
 
 func (x *ResultBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[6]
+	mi := &file_pulse_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +616,7 @@ func (x *ResultBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResultBatch.ProtoReflect.Descriptor instead.
 func (*ResultBatch) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ResultBatch) GetResults() []*Result {
@@ -565,7 +635,7 @@ type ReadIndexAnswer struct {
 
 func (x *ReadIndexAnswer) Reset() {
 	*x = ReadIndexAnswer{}
-	mi := &file_pulse_v1_node_proto_msgTypes[7]
+	mi := &file_pulse_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +647,7 @@ func (x *ReadIndexAnswer) String() string {
 func (*ReadIndexAnswer) ProtoMessage() {}
 
 func (x *ReadIndexAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[7]
+	mi := &file_pulse_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +660,7 @@ func (x *ReadIndexAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexAnswer.ProtoReflect.Descriptor instead.
 func (*ReadIndexAnswer) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReadIndexAnswer) GetIndex() uint64 {
@@ -612,7 +682,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_pulse_v1_node_proto_msgTypes[8]
+	mi := &file_pulse_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +694,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[8]
+	mi := &file_pulse_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +707,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Refused) GetRefusal() Refusal {
@@ -671,7 +741,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_pulse_v1_node_proto_msgTypes[9]
+	mi := &file_pulse_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -683,7 +753,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[9]
+	mi := &file_pulse_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -696,7 +766,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Failure) GetCode() string {
@@ -723,7 +793,7 @@ type DeliverRequest struct {
 
 func (x *DeliverRequest) Reset() {
 	*x = DeliverRequest{}
-	mi := &file_pulse_v1_node_proto_msgTypes[10]
+	mi := &file_pulse_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +805,7 @@ func (x *DeliverRequest) String() string {
 func (*DeliverRequest) ProtoMessage() {}
 
 func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[10]
+	mi := &file_pulse_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +818,7 @@ func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverRequest.ProtoReflect.Descriptor instead.
 func (*DeliverRequest) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeliverRequest) GetBatch() uint64 {
@@ -774,7 +844,7 @@ type DeliverResponse struct {
 
 func (x *DeliverResponse) Reset() {
 	*x = DeliverResponse{}
-	mi := &file_pulse_v1_node_proto_msgTypes[11]
+	mi := &file_pulse_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +856,7 @@ func (x *DeliverResponse) String() string {
 func (*DeliverResponse) ProtoMessage() {}
 
 func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[11]
+	mi := &file_pulse_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +869,7 @@ func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverResponse.ProtoReflect.Descriptor instead.
 func (*DeliverResponse) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeliverResponse) GetBatch() uint64 {
@@ -809,6 +879,8 @@ func (x *DeliverResponse) GetBatch() uint64 {
 	return 0
 }
 
+// WatchRequest changes what is watched. The first one, which may be empty, opens
+// the stream's answers.
 type WatchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Add           [][]byte               `protobuf:"bytes,1,rep,name=add,proto3" json:"add,omitempty"` // task ids; an empty one stands for everything
@@ -819,7 +891,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_pulse_v1_node_proto_msgTypes[12]
+	mi := &file_pulse_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +903,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[12]
+	mi := &file_pulse_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +916,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchRequest) GetAdd() [][]byte {
@@ -861,18 +933,23 @@ func (x *WatchRequest) GetRemove() [][]byte {
 	return nil
 }
 
+// WatchResponse comes after changes, when something was added, and twice a second
+// otherwise, so that silence means that the path is dead.
 type WatchResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`                   // applied, as clients see it
-	TaskIds       [][]byte               `protobuf:"bytes,2,rep,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"` // of those asked for, that changed
-	All           bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`                       // anything may have changed (a snapshot was restored, or too much at once)
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`                      // applied, as clients see it
+	TaskIds       [][]byte               `protobuf:"bytes,2,rep,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`    // of those asked for, that changed or were just added
+	All           bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`                          // anything may have changed (too much at once to be listed)
+	LeaderId      string                 `protobuf:"bytes,4,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"` // as far as this node knows; empty if nobody
+	Term          uint64                 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
+	Ready         bool                   `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"` // it leads, or follows a leader that can serve
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_pulse_v1_node_proto_msgTypes[13]
+	mi := &file_pulse_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +961,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[13]
+	mi := &file_pulse_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +974,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchResponse) GetIndex() uint64 {
@@ -921,6 +998,107 @@ func (x *WatchResponse) GetAll() bool {
 	return false
 }
 
+func (x *WatchResponse) GetLeaderId() string {
+	if x != nil {
+		return x.LeaderId
+	}
+	return ""
+}
+
+func (x *WatchResponse) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *WatchResponse) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+type BackupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupRequest) Reset() {
+	*x = BackupRequest{}
+	mi := &file_pulse_v1_node_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupRequest) ProtoMessage() {}
+
+func (x *BackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_node_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
+func (*BackupRequest) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{15}
+}
+
+type BackupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupResponse) Reset() {
+	*x = BackupResponse{}
+	mi := &file_pulse_v1_node_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupResponse) ProtoMessage() {}
+
+func (x *BackupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_node_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
+func (*BackupResponse) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *BackupResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 type DescribeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	HashIndex     uint64                 `protobuf:"varint,1,opt,name=hash_index,json=hashIndex,proto3" json:"hash_index,omitempty"` // ask for the state hash at this log index; 0 = none
@@ -930,7 +1108,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_pulse_v1_node_proto_msgTypes[14]
+	mi := &file_pulse_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1120,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[14]
+	mi := &file_pulse_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1133,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DescribeRequest) GetHashIndex() uint64 {
@@ -985,13 +1163,15 @@ type DescribeResponse struct {
 	StateHash     []byte                 `protobuf:"bytes,16,opt,name=state_hash,json=stateHash,proto3" json:"state_hash,omitempty"` // at the index asked for; empty if it is not known
 	Fresh         bool                   `protobuf:"varint,18,opt,name=fresh,proto3" json:"fresh,omitempty"`                         // its disk holds nothing yet
 	ClockUs       int64                  `protobuf:"varint,19,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
+	Servers       []*ServerInfo          `protobuf:"bytes,20,rep,name=servers,proto3" json:"servers,omitempty"`                          // of the raft configuration it knows
+	SnapshotUs    int64                  `protobuf:"varint,21,opt,name=snapshot_us,json=snapshotUs,proto3" json:"snapshot_us,omitempty"` // cluster clock of its newest snapshot; 0 = none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_pulse_v1_node_proto_msgTypes[15]
+	mi := &file_pulse_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1183,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[15]
+	mi := &file_pulse_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1196,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DescribeResponse) GetNodeId() string {
@@ -1145,6 +1325,80 @@ func (x *DescribeResponse) GetClockUs() int64 {
 	return 0
 }
 
+func (x *DescribeResponse) GetServers() []*ServerInfo {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+func (x *DescribeResponse) GetSnapshotUs() int64 {
+	if x != nil {
+		return x.SnapshotUs
+	}
+	return 0
+}
+
+type ServerInfo struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Voter         bool                   `protobuf:"varint,3,opt,name=voter,proto3" json:"voter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerInfo) Reset() {
+	*x = ServerInfo{}
+	mi := &file_pulse_v1_node_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerInfo) ProtoMessage() {}
+
+func (x *ServerInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_node_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerInfo.ProtoReflect.Descriptor instead.
+func (*ServerInfo) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ServerInfo) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ServerInfo) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ServerInfo) GetVoter() bool {
+	if x != nil {
+		return x.Voter
+	}
+	return false
+}
+
 type RemoveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -1155,7 +1409,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_pulse_v1_node_proto_msgTypes[16]
+	mi := &file_pulse_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1421,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[16]
+	mi := &file_pulse_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1434,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RemoveRequest) GetNodeId() string {
@@ -1205,7 +1459,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_pulse_v1_node_proto_msgTypes[17]
+	mi := &file_pulse_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1471,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[17]
+	mi := &file_pulse_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1484,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 type TransferRequest struct {
@@ -1242,7 +1496,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_pulse_v1_node_proto_msgTypes[18]
+	mi := &file_pulse_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1254,7 +1508,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[18]
+	mi := &file_pulse_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1267,7 +1521,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TransferRequest) GetNodeId() string {
@@ -1286,7 +1540,7 @@ type TransferResponse struct {
 
 func (x *TransferResponse) Reset() {
 	*x = TransferResponse{}
-	mi := &file_pulse_v1_node_proto_msgTypes[19]
+	mi := &file_pulse_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1552,7 @@ func (x *TransferResponse) String() string {
 func (*TransferResponse) ProtoMessage() {}
 
 func (x *TransferResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_node_proto_msgTypes[19]
+	mi := &file_pulse_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1565,7 @@ func (x *TransferResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferResponse.ProtoReflect.Descriptor instead.
 func (*TransferResponse) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_pulse_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TransferResponse) GetLeaderId() string {
@@ -1342,7 +1596,7 @@ const file_pulse_v1_node_proto_rawDesc = "" +
 	"\bcommands\x18\x01 \x03(\v2\x11.pulse.v1.CommandR\bcommands\"\v\n" +
 	"\tReadIndex\"C\n" +
 	"\x0fForwardResponse\x120\n" +
-	"\areplies\x18\x01 \x03(\v2\x16.pulse.v1.ForwardReplyR\areplies\"\xa3\x02\n" +
+	"\areplies\x18\x01 \x03(\v2\x16.pulse.v1.ForwardReplyR\areplies\"\xce\x02\n" +
 	"\fForwardReply\x12\x12\n" +
 	"\x04call\x18\x01 \x01(\x04R\x04call\x121\n" +
 	"\aresults\x18\x10 \x01(\v2\x15.pulse.v1.ResultBatchH\x00R\aresults\x12*\n" +
@@ -1350,8 +1604,12 @@ const file_pulse_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"read_index\x18\x12 \x01(\v2\x19.pulse.v1.ReadIndexAnswerH\x00R\treadIndex\x12-\n" +
 	"\arefused\x18\x13 \x01(\v2\x11.pulse.v1.RefusedH\x00R\arefused\x12-\n" +
-	"\afailure\x18\x14 \x01(\v2\x11.pulse.v1.FailureH\x00R\afailureB\x06\n" +
-	"\x04body\"9\n" +
+	"\afailure\x18\x14 \x01(\v2\x11.pulse.v1.FailureH\x00R\afailure\x12)\n" +
+	"\x04part\x18\x15 \x01(\v2\x13.pulse.v1.ReplyPartH\x00R\x04partB\x06\n" +
+	"\x04body\"3\n" +
+	"\tReplyPart\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\bR\x04last\"9\n" +
 	"\vResultBatch\x12*\n" +
 	"\aresults\x18\x01 \x03(\v2\x10.pulse.v1.ResultR\aresults\"'\n" +
 	"\x0fReadIndexAnswer\x12\x14\n" +
@@ -1372,14 +1630,20 @@ const file_pulse_v1_node_proto_rawDesc = "" +
 	"\x05batch\x18\x01 \x01(\x04R\x05batch\"8\n" +
 	"\fWatchRequest\x12\x10\n" +
 	"\x03add\x18\x01 \x03(\fR\x03add\x12\x16\n" +
-	"\x06remove\x18\x02 \x03(\fR\x06remove\"R\n" +
+	"\x06remove\x18\x02 \x03(\fR\x06remove\"\x99\x01\n" +
 	"\rWatchResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x19\n" +
 	"\btask_ids\x18\x02 \x03(\fR\ataskIds\x12\x10\n" +
-	"\x03all\x18\x03 \x01(\bR\x03all\"0\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\x12\x1b\n" +
+	"\tleader_id\x18\x04 \x01(\tR\bleaderId\x12\x12\n" +
+	"\x04term\x18\x05 \x01(\x04R\x04term\x12\x14\n" +
+	"\x05ready\x18\x06 \x01(\bR\x05ready\"\x0f\n" +
+	"\rBackupRequest\"$\n" +
+	"\x0eBackupResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"0\n" +
 	"\x0fDescribeRequest\x12\x1d\n" +
 	"\n" +
-	"hash_index\x18\x01 \x01(\x04R\thashIndex\"\x91\x04\n" +
+	"hash_index\x18\x01 \x01(\x04R\thashIndex\"\xe2\x04\n" +
 	"\x10DescribeResponse\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
 	"\n" +
@@ -1403,7 +1667,15 @@ const file_pulse_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"state_hash\x18\x10 \x01(\fR\tstateHash\x12\x14\n" +
 	"\x05fresh\x18\x12 \x01(\bR\x05fresh\x12\x19\n" +
-	"\bclock_us\x18\x13 \x01(\x03R\aclockUsJ\x04\b\x11\x10\x12\">\n" +
+	"\bclock_us\x18\x13 \x01(\x03R\aclockUs\x12.\n" +
+	"\aservers\x18\x14 \x03(\v2\x14.pulse.v1.ServerInfoR\aservers\x12\x1f\n" +
+	"\vsnapshot_us\x18\x15 \x01(\x03R\n" +
+	"snapshotUsJ\x04\b\x11\x10\x12\"L\n" +
+	"\n" +
+	"ServerInfo\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
+	"\x05voter\x18\x03 \x01(\bR\x05voter\">\n" +
 	"\rRemoveRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"\x10\n" +
@@ -1418,11 +1690,12 @@ const file_pulse_v1_node_proto_rawDesc = "" +
 	"\x0fREFUSAL_EXPIRED\x10\x02\x12\x1b\n" +
 	"\x17REFUSAL_UNKNOWN_COMMAND\x10\x03\x12\x15\n" +
 	"\x11REFUSAL_TOO_LARGE\x10\x04\x12\x17\n" +
-	"\x13REFUSAL_UNAVAILABLE\x10\x052\x96\x03\n" +
+	"\x13REFUSAL_UNAVAILABLE\x10\x052\xd5\x03\n" +
 	"\vNodeService\x12B\n" +
 	"\aForward\x12\x18.pulse.v1.ForwardRequest\x1a\x19.pulse.v1.ForwardResponse(\x010\x01\x12B\n" +
 	"\aDeliver\x12\x18.pulse.v1.DeliverRequest\x1a\x19.pulse.v1.DeliverResponse(\x010\x01\x12<\n" +
-	"\x05Watch\x12\x16.pulse.v1.WatchRequest\x1a\x17.pulse.v1.WatchResponse(\x010\x01\x12A\n" +
+	"\x05Watch\x12\x16.pulse.v1.WatchRequest\x1a\x17.pulse.v1.WatchResponse(\x010\x01\x12=\n" +
+	"\x06Backup\x12\x17.pulse.v1.BackupRequest\x1a\x18.pulse.v1.BackupResponse0\x01\x12A\n" +
 	"\bDescribe\x12\x19.pulse.v1.DescribeRequest\x1a\x1a.pulse.v1.DescribeResponse\x12;\n" +
 	"\x06Remove\x12\x17.pulse.v1.RemoveRequest\x1a\x18.pulse.v1.RemoveResponse\x12A\n" +
 	"\bTransfer\x12\x19.pulse.v1.TransferRequest\x1a\x1a.pulse.v1.TransferResponseB\x19Z\x17pulse/proto/pulse/v1;pbb\x06proto3"
@@ -1440,7 +1713,7 @@ func file_pulse_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_pulse_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pulse_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_pulse_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_pulse_v1_node_proto_goTypes = []any{
 	(Refusal)(0),             // 0: pulse.v1.Refusal
 	(*ForwardRequest)(nil),   // 1: pulse.v1.ForwardRequest
@@ -1449,58 +1722,66 @@ var file_pulse_v1_node_proto_goTypes = []any{
 	(*ReadIndex)(nil),        // 4: pulse.v1.ReadIndex
 	(*ForwardResponse)(nil),  // 5: pulse.v1.ForwardResponse
 	(*ForwardReply)(nil),     // 6: pulse.v1.ForwardReply
-	(*ResultBatch)(nil),      // 7: pulse.v1.ResultBatch
-	(*ReadIndexAnswer)(nil),  // 8: pulse.v1.ReadIndexAnswer
-	(*Refused)(nil),          // 9: pulse.v1.Refused
-	(*Failure)(nil),          // 10: pulse.v1.Failure
-	(*DeliverRequest)(nil),   // 11: pulse.v1.DeliverRequest
-	(*DeliverResponse)(nil),  // 12: pulse.v1.DeliverResponse
-	(*WatchRequest)(nil),     // 13: pulse.v1.WatchRequest
-	(*WatchResponse)(nil),    // 14: pulse.v1.WatchResponse
-	(*DescribeRequest)(nil),  // 15: pulse.v1.DescribeRequest
-	(*DescribeResponse)(nil), // 16: pulse.v1.DescribeResponse
-	(*RemoveRequest)(nil),    // 17: pulse.v1.RemoveRequest
-	(*RemoveResponse)(nil),   // 18: pulse.v1.RemoveResponse
-	(*TransferRequest)(nil),  // 19: pulse.v1.TransferRequest
-	(*TransferResponse)(nil), // 20: pulse.v1.TransferResponse
-	(*Query)(nil),            // 21: pulse.v1.Query
-	(*Command)(nil),          // 22: pulse.v1.Command
-	(*Answer)(nil),           // 23: pulse.v1.Answer
-	(*Result)(nil),           // 24: pulse.v1.Result
-	(*Delivery)(nil),         // 25: pulse.v1.Delivery
+	(*ReplyPart)(nil),        // 7: pulse.v1.ReplyPart
+	(*ResultBatch)(nil),      // 8: pulse.v1.ResultBatch
+	(*ReadIndexAnswer)(nil),  // 9: pulse.v1.ReadIndexAnswer
+	(*Refused)(nil),          // 10: pulse.v1.Refused
+	(*Failure)(nil),          // 11: pulse.v1.Failure
+	(*DeliverRequest)(nil),   // 12: pulse.v1.DeliverRequest
+	(*DeliverResponse)(nil),  // 13: pulse.v1.DeliverResponse
+	(*WatchRequest)(nil),     // 14: pulse.v1.WatchRequest
+	(*WatchResponse)(nil),    // 15: pulse.v1.WatchResponse
+	(*BackupRequest)(nil),    // 16: pulse.v1.BackupRequest
+	(*BackupResponse)(nil),   // 17: pulse.v1.BackupResponse
+	(*DescribeRequest)(nil),  // 18: pulse.v1.DescribeRequest
+	(*DescribeResponse)(nil), // 19: pulse.v1.DescribeResponse
+	(*ServerInfo)(nil),       // 20: pulse.v1.ServerInfo
+	(*RemoveRequest)(nil),    // 21: pulse.v1.RemoveRequest
+	(*RemoveResponse)(nil),   // 22: pulse.v1.RemoveResponse
+	(*TransferRequest)(nil),  // 23: pulse.v1.TransferRequest
+	(*TransferResponse)(nil), // 24: pulse.v1.TransferResponse
+	(*Query)(nil),            // 25: pulse.v1.Query
+	(*Command)(nil),          // 26: pulse.v1.Command
+	(*Answer)(nil),           // 27: pulse.v1.Answer
+	(*Result)(nil),           // 28: pulse.v1.Result
+	(*Delivery)(nil),         // 29: pulse.v1.Delivery
 }
 var file_pulse_v1_node_proto_depIdxs = []int32{
 	2,  // 0: pulse.v1.ForwardRequest.calls:type_name -> pulse.v1.ForwardCall
 	3,  // 1: pulse.v1.ForwardCall.commands:type_name -> pulse.v1.CommandBatch
-	21, // 2: pulse.v1.ForwardCall.query:type_name -> pulse.v1.Query
+	25, // 2: pulse.v1.ForwardCall.query:type_name -> pulse.v1.Query
 	4,  // 3: pulse.v1.ForwardCall.read_index:type_name -> pulse.v1.ReadIndex
-	22, // 4: pulse.v1.CommandBatch.commands:type_name -> pulse.v1.Command
+	26, // 4: pulse.v1.CommandBatch.commands:type_name -> pulse.v1.Command
 	6,  // 5: pulse.v1.ForwardResponse.replies:type_name -> pulse.v1.ForwardReply
-	7,  // 6: pulse.v1.ForwardReply.results:type_name -> pulse.v1.ResultBatch
-	23, // 7: pulse.v1.ForwardReply.answer:type_name -> pulse.v1.Answer
-	8,  // 8: pulse.v1.ForwardReply.read_index:type_name -> pulse.v1.ReadIndexAnswer
-	9,  // 9: pulse.v1.ForwardReply.refused:type_name -> pulse.v1.Refused
-	10, // 10: pulse.v1.ForwardReply.failure:type_name -> pulse.v1.Failure
-	24, // 11: pulse.v1.ResultBatch.results:type_name -> pulse.v1.Result
-	0,  // 12: pulse.v1.Refused.refusal:type_name -> pulse.v1.Refusal
-	25, // 13: pulse.v1.DeliverRequest.deliveries:type_name -> pulse.v1.Delivery
-	1,  // 14: pulse.v1.NodeService.Forward:input_type -> pulse.v1.ForwardRequest
-	11, // 15: pulse.v1.NodeService.Deliver:input_type -> pulse.v1.DeliverRequest
-	13, // 16: pulse.v1.NodeService.Watch:input_type -> pulse.v1.WatchRequest
-	15, // 17: pulse.v1.NodeService.Describe:input_type -> pulse.v1.DescribeRequest
-	17, // 18: pulse.v1.NodeService.Remove:input_type -> pulse.v1.RemoveRequest
-	19, // 19: pulse.v1.NodeService.Transfer:input_type -> pulse.v1.TransferRequest
-	5,  // 20: pulse.v1.NodeService.Forward:output_type -> pulse.v1.ForwardResponse
-	12, // 21: pulse.v1.NodeService.Deliver:output_type -> pulse.v1.DeliverResponse
-	14, // 22: pulse.v1.NodeService.Watch:output_type -> pulse.v1.WatchResponse
-	16, // 23: pulse.v1.NodeService.Describe:output_type -> pulse.v1.DescribeResponse
-	18, // 24: pulse.v1.NodeService.Remove:output_type -> pulse.v1.RemoveResponse
-	20, // 25: pulse.v1.NodeService.Transfer:output_type -> pulse.v1.TransferResponse
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	8,  // 6: pulse.v1.ForwardReply.results:type_name -> pulse.v1.ResultBatch
+	27, // 7: pulse.v1.ForwardReply.answer:type_name -> pulse.v1.Answer
+	9,  // 8: pulse.v1.ForwardReply.read_index:type_name -> pulse.v1.ReadIndexAnswer
+	10, // 9: pulse.v1.ForwardReply.refused:type_name -> pulse.v1.Refused
+	11, // 10: pulse.v1.ForwardReply.failure:type_name -> pulse.v1.Failure
+	7,  // 11: pulse.v1.ForwardReply.part:type_name -> pulse.v1.ReplyPart
+	28, // 12: pulse.v1.ResultBatch.results:type_name -> pulse.v1.Result
+	0,  // 13: pulse.v1.Refused.refusal:type_name -> pulse.v1.Refusal
+	29, // 14: pulse.v1.DeliverRequest.deliveries:type_name -> pulse.v1.Delivery
+	20, // 15: pulse.v1.DescribeResponse.servers:type_name -> pulse.v1.ServerInfo
+	1,  // 16: pulse.v1.NodeService.Forward:input_type -> pulse.v1.ForwardRequest
+	12, // 17: pulse.v1.NodeService.Deliver:input_type -> pulse.v1.DeliverRequest
+	14, // 18: pulse.v1.NodeService.Watch:input_type -> pulse.v1.WatchRequest
+	16, // 19: pulse.v1.NodeService.Backup:input_type -> pulse.v1.BackupRequest
+	18, // 20: pulse.v1.NodeService.Describe:input_type -> pulse.v1.DescribeRequest
+	21, // 21: pulse.v1.NodeService.Remove:input_type -> pulse.v1.RemoveRequest
+	23, // 22: pulse.v1.NodeService.Transfer:input_type -> pulse.v1.TransferRequest
+	5,  // 23: pulse.v1.NodeService.Forward:output_type -> pulse.v1.ForwardResponse
+	13, // 24: pulse.v1.NodeService.Deliver:output_type -> pulse.v1.DeliverResponse
+	15, // 25: pulse.v1.NodeService.Watch:output_type -> pulse.v1.WatchResponse
+	17, // 26: pulse.v1.NodeService.Backup:output_type -> pulse.v1.BackupResponse
+	19, // 27: pulse.v1.NodeService.Describe:output_type -> pulse.v1.DescribeResponse
+	22, // 28: pulse.v1.NodeService.Remove:output_type -> pulse.v1.RemoveResponse
+	24, // 29: pulse.v1.NodeService.Transfer:output_type -> pulse.v1.TransferResponse
+	23, // [23:30] is the sub-list for method output_type
+	16, // [16:23] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_pulse_v1_node_proto_init() }
@@ -1522,6 +1803,7 @@ func file_pulse_v1_node_proto_init() {
 		(*ForwardReply_ReadIndex)(nil),
 		(*ForwardReply_Refused)(nil),
 		(*ForwardReply_Failure)(nil),
+		(*ForwardReply_Part)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1529,7 +1811,7 @@ func file_pulse_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pulse_v1_node_proto_rawDesc), len(file_pulse_v1_node_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   20,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	NodeService_Forward_FullMethodName  = "/pulse.v1.NodeService/Forward"
 	NodeService_Deliver_FullMethodName  = "/pulse.v1.NodeService/Deliver"
 	NodeService_Watch_FullMethodName    = "/pulse.v1.NodeService/Watch"
+	NodeService_Backup_FullMethodName   = "/pulse.v1.NodeService/Backup"
 	NodeService_Describe_FullMethodName = "/pulse.v1.NodeService/Describe"
 	NodeService_Remove_FullMethodName   = "/pulse.v1.NodeService/Remove"
 	NodeService_Transfer_FullMethodName = "/pulse.v1.NodeService/Transfer"
@@ -41,6 +42,8 @@ type NodeServiceClient interface {
 	Deliver(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DeliverRequest, DeliverResponse], error)
 	// Watch wakes a node without a replica after changes it asked to hear of.
 	Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchRequest, WatchResponse], error)
+	// Backup streams a checked copy of the node's whole state.
+	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
 	// Describe tells what a node is and how far it is.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
 	// Remove takes a server out of the voters; only the leader can.
@@ -96,6 +99,25 @@ func (c *nodeServiceClient) Watch(ctx context.Context, opts ...grpc.CallOption) 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type NodeService_WatchClient = grpc.BidiStreamingClient[WatchRequest, WatchResponse]
 
+func (c *nodeServiceClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &NodeService_ServiceDesc.Streams[3], NodeService_Backup_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[BackupRequest, BackupResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type NodeService_BackupClient = grpc.ServerStreamingClient[BackupResponse]
+
 func (c *nodeServiceClient) Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DescribeResponse)
@@ -137,6 +159,8 @@ type NodeServiceServer interface {
 	Deliver(grpc.BidiStreamingServer[DeliverRequest, DeliverResponse]) error
 	// Watch wakes a node without a replica after changes it asked to hear of.
 	Watch(grpc.BidiStreamingServer[WatchRequest, WatchResponse]) error
+	// Backup streams a checked copy of the node's whole state.
+	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error
 	// Describe tells what a node is and how far it is.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
 	// Remove takes a server out of the voters; only the leader can.
@@ -161,6 +185,9 @@ func (UnimplementedNodeServiceServer) Deliver(grpc.BidiStreamingServer[DeliverRe
 }
 func (UnimplementedNodeServiceServer) Watch(grpc.BidiStreamingServer[WatchRequest, WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedNodeServiceServer) Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error {
+	return status.Error(codes.Unimplemented, "method Backup not implemented")
 }
 func (UnimplementedNodeServiceServer) Describe(context.Context, *DescribeRequest) (*DescribeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
@@ -212,6 +239,17 @@ func _NodeService_Watch_Handler(srv interface{}, stream grpc.ServerStream) error
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type NodeService_WatchServer = grpc.BidiStreamingServer[WatchRequest, WatchResponse]
+
+func _NodeService_Backup_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(BackupRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(NodeServiceServer).Backup(m, &grpc.GenericServerStream[BackupRequest, BackupResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type NodeService_BackupServer = grpc.ServerStreamingServer[BackupResponse]
 
 func _NodeService_Describe_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DescribeRequest)
@@ -305,6 +343,11 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _NodeService_Watch_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "Backup",
+			Handler:       _NodeService_Backup_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "pulse/v1/node.proto",

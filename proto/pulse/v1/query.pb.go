@@ -97,6 +97,14 @@ type Query struct {
 	//	*Query_GetAttempt
 	//	*Query_GetStats
 	//	*Query_ReadFeed
+	//	*Query_GetActivity
+	//	*Query_ReadTokens
+	//	*Query_ListTokens
+	//	*Query_ListAudit
+	//	*Query_GetSchedule
+	//	*Query_ListSchedules
+	//	*Query_PreviewSchedule
+	//	*Query_PreviewBackfill
 	Body          isQuery_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -309,6 +317,78 @@ func (x *Query) GetReadFeed() *ReadFeed {
 	return nil
 }
 
+func (x *Query) GetGetActivity() *GetActivity {
+	if x != nil {
+		if x, ok := x.Body.(*Query_GetActivity); ok {
+			return x.GetActivity
+		}
+	}
+	return nil
+}
+
+func (x *Query) GetReadTokens() *ReadTokens {
+	if x != nil {
+		if x, ok := x.Body.(*Query_ReadTokens); ok {
+			return x.ReadTokens
+		}
+	}
+	return nil
+}
+
+func (x *Query) GetListTokens() *ListTokens {
+	if x != nil {
+		if x, ok := x.Body.(*Query_ListTokens); ok {
+			return x.ListTokens
+		}
+	}
+	return nil
+}
+
+func (x *Query) GetListAudit() *ListAudit {
+	if x != nil {
+		if x, ok := x.Body.(*Query_ListAudit); ok {
+			return x.ListAudit
+		}
+	}
+	return nil
+}
+
+func (x *Query) GetGetSchedule() *GetSchedule {
+	if x != nil {
+		if x, ok := x.Body.(*Query_GetSchedule); ok {
+			return x.GetSchedule
+		}
+	}
+	return nil
+}
+
+func (x *Query) GetListSchedules() *ListSchedules {
+	if x != nil {
+		if x, ok := x.Body.(*Query_ListSchedules); ok {
+			return x.ListSchedules
+		}
+	}
+	return nil
+}
+
+func (x *Query) GetPreviewSchedule() *PreviewSchedule {
+	if x != nil {
+		if x, ok := x.Body.(*Query_PreviewSchedule); ok {
+			return x.PreviewSchedule
+		}
+	}
+	return nil
+}
+
+func (x *Query) GetPreviewBackfill() *PreviewBackfill {
+	if x != nil {
+		if x, ok := x.Body.(*Query_PreviewBackfill); ok {
+			return x.PreviewBackfill
+		}
+	}
+	return nil
+}
+
 type isQuery_Body interface {
 	isQuery_Body()
 }
@@ -373,6 +453,38 @@ type Query_ReadFeed struct {
 	ReadFeed *ReadFeed `protobuf:"bytes,30,opt,name=read_feed,json=readFeed,proto3,oneof"`
 }
 
+type Query_GetActivity struct {
+	GetActivity *GetActivity `protobuf:"bytes,31,opt,name=get_activity,json=getActivity,proto3,oneof"`
+}
+
+type Query_ReadTokens struct {
+	ReadTokens *ReadTokens `protobuf:"bytes,36,opt,name=read_tokens,json=readTokens,proto3,oneof"`
+}
+
+type Query_ListTokens struct {
+	ListTokens *ListTokens `protobuf:"bytes,37,opt,name=list_tokens,json=listTokens,proto3,oneof"`
+}
+
+type Query_ListAudit struct {
+	ListAudit *ListAudit `protobuf:"bytes,38,opt,name=list_audit,json=listAudit,proto3,oneof"`
+}
+
+type Query_GetSchedule struct {
+	GetSchedule *GetSchedule `protobuf:"bytes,32,opt,name=get_schedule,json=getSchedule,proto3,oneof"`
+}
+
+type Query_ListSchedules struct {
+	ListSchedules *ListSchedules `protobuf:"bytes,33,opt,name=list_schedules,json=listSchedules,proto3,oneof"`
+}
+
+type Query_PreviewSchedule struct {
+	PreviewSchedule *PreviewSchedule `protobuf:"bytes,34,opt,name=preview_schedule,json=previewSchedule,proto3,oneof"`
+}
+
+type Query_PreviewBackfill struct {
+	PreviewBackfill *PreviewBackfill `protobuf:"bytes,35,opt,name=preview_backfill,json=previewBackfill,proto3,oneof"`
+}
+
 func (*Query_GetTask) isQuery_Body() {}
 
 func (*Query_ListTasks) isQuery_Body() {}
@@ -402,6 +514,22 @@ func (*Query_GetAttempt) isQuery_Body() {}
 func (*Query_GetStats) isQuery_Body() {}
 
 func (*Query_ReadFeed) isQuery_Body() {}
+
+func (*Query_GetActivity) isQuery_Body() {}
+
+func (*Query_ReadTokens) isQuery_Body() {}
+
+func (*Query_ListTokens) isQuery_Body() {}
+
+func (*Query_ListAudit) isQuery_Body() {}
+
+func (*Query_GetSchedule) isQuery_Body() {}
+
+func (*Query_ListSchedules) isQuery_Body() {}
+
+func (*Query_PreviewSchedule) isQuery_Body() {}
+
+func (*Query_PreviewBackfill) isQuery_Body() {}
 
 type GetTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -458,6 +586,9 @@ type ListTasks struct {
 	Limit          uint32                 `protobuf:"varint,7,opt,name=limit,proto3" json:"limit,omitempty"`
 	Before         []byte                 `protobuf:"bytes,8,opt,name=before,proto3" json:"before,omitempty"` // task id: older ones only; empty = from the newest
 	IdsOnly        bool                   `protobuf:"varint,9,opt,name=ids_only,json=idsOnly,proto3" json:"ids_only,omitempty"`
+	ErrorCode      string                 `protobuf:"bytes,10,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
+	CreatedFromUs  int64                  `protobuf:"varint,11,opt,name=created_from_us,json=createdFromUs,proto3" json:"created_from_us,omitempty"`    // at this time or later; 0 = any
+	CreatedUntilUs int64                  `protobuf:"varint,12,opt,name=created_until_us,json=createdUntilUs,proto3" json:"created_until_us,omitempty"` // before this time; 0 = any
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -553,6 +684,27 @@ func (x *ListTasks) GetIdsOnly() bool {
 		return x.IdsOnly
 	}
 	return false
+}
+
+func (x *ListTasks) GetErrorCode() string {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return ""
+}
+
+func (x *ListTasks) GetCreatedFromUs() int64 {
+	if x != nil {
+		return x.CreatedFromUs
+	}
+	return 0
+}
+
+func (x *ListTasks) GetCreatedUntilUs() int64 {
+	if x != nil {
+		return x.CreatedUntilUs
+	}
+	return 0
 }
 
 type ListAttempts struct {
@@ -1115,6 +1267,484 @@ func (*GetStats) Descriptor() ([]byte, []int) {
 	return file_pulse_v1_query_proto_rawDescGZIP(), []int{14}
 }
 
+// GetActivity reads how the queues of a namespace stand and what they did lately.
+type GetActivity struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Queue         string                 `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"` // empty = all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetActivity) Reset() {
+	*x = GetActivity{}
+	mi := &file_pulse_v1_query_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetActivity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetActivity) ProtoMessage() {}
+
+func (x *GetActivity) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetActivity.ProtoReflect.Descriptor instead.
+func (*GetActivity) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *GetActivity) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+// ReadTokens finds tokens by id, with what is needed to check them: for gateways.
+type ReadTokens struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TokenIds      [][]byte               `protobuf:"bytes,1,rep,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadTokens) Reset() {
+	*x = ReadTokens{}
+	mi := &file_pulse_v1_query_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadTokens) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadTokens) ProtoMessage() {}
+
+func (x *ReadTokens) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadTokens.ProtoReflect.Descriptor instead.
+func (*ReadTokens) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReadTokens) GetTokenIds() [][]byte {
+	if x != nil {
+		return x.TokenIds
+	}
+	return nil
+}
+
+// ListTokens lists tokens by id, without their hashes.
+type ListTokens struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         uint32                 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	After         []byte                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTokens) Reset() {
+	*x = ListTokens{}
+	mi := &file_pulse_v1_query_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTokens) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTokens) ProtoMessage() {}
+
+func (x *ListTokens) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTokens.ProtoReflect.Descriptor instead.
+func (*ListTokens) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListTokens) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListTokens) GetAfter() []byte {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+// ListAudit reads the record of changes, newest first.
+type ListAudit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	All           bool                   `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"` // everything; else rows that concern only these namespaces
+	Namespaces    []string               `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	Principal     string                 `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"` // filters; empty = any
+	Action        string                 `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`       // or its beginning, ending in a dot
+	Target        string                 `protobuf:"bytes,5,opt,name=target,proto3" json:"target,omitempty"`
+	FromUs        int64                  `protobuf:"varint,6,opt,name=from_us,json=fromUs,proto3" json:"from_us,omitempty"`
+	UntilUs       int64                  `protobuf:"varint,7,opt,name=until_us,json=untilUs,proto3" json:"until_us,omitempty"`
+	Limit         uint32                 `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`
+	Before        uint64                 `protobuf:"varint,9,opt,name=before,proto3" json:"before,omitempty"` // position; 0 = from the newest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAudit) Reset() {
+	*x = ListAudit{}
+	mi := &file_pulse_v1_query_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAudit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAudit) ProtoMessage() {}
+
+func (x *ListAudit) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAudit.ProtoReflect.Descriptor instead.
+func (*ListAudit) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ListAudit) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+func (x *ListAudit) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *ListAudit) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *ListAudit) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *ListAudit) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *ListAudit) GetFromUs() int64 {
+	if x != nil {
+		return x.FromUs
+	}
+	return 0
+}
+
+func (x *ListAudit) GetUntilUs() int64 {
+	if x != nil {
+		return x.UntilUs
+	}
+	return 0
+}
+
+func (x *ListAudit) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListAudit) GetBefore() uint64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+type GetSchedule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Upcoming      uint32                 `protobuf:"varint,2,opt,name=upcoming,proto3" json:"upcoming,omitempty"` // how many of the next times to tell
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSchedule) Reset() {
+	*x = GetSchedule{}
+	mi := &file_pulse_v1_query_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSchedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSchedule) ProtoMessage() {}
+
+func (x *GetSchedule) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSchedule.ProtoReflect.Descriptor instead.
+func (*GetSchedule) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetSchedule) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GetSchedule) GetUpcoming() uint32 {
+	if x != nil {
+		return x.Upcoming
+	}
+	return 0
+}
+
+type ListSchedules struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         uint32                 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	After         string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"` // name
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSchedules) Reset() {
+	*x = ListSchedules{}
+	mi := &file_pulse_v1_query_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSchedules) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSchedules) ProtoMessage() {}
+
+func (x *ListSchedules) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSchedules.ProtoReflect.Descriptor instead.
+func (*ListSchedules) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ListSchedules) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListSchedules) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+// PreviewSchedule tells the next times of a schedule that need not exist.
+type PreviewSchedule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Spec          *ScheduleSpec          `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	Zone          *ZoneRow               `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
+	Upcoming      uint32                 `protobuf:"varint,3,opt,name=upcoming,proto3" json:"upcoming,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewSchedule) Reset() {
+	*x = PreviewSchedule{}
+	mi := &file_pulse_v1_query_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewSchedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewSchedule) ProtoMessage() {}
+
+func (x *PreviewSchedule) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewSchedule.ProtoReflect.Descriptor instead.
+func (*PreviewSchedule) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PreviewSchedule) GetSpec() *ScheduleSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *PreviewSchedule) GetZone() *ZoneRow {
+	if x != nil {
+		return x.Zone
+	}
+	return nil
+}
+
+func (x *PreviewSchedule) GetUpcoming() uint32 {
+	if x != nil {
+		return x.Upcoming
+	}
+	return 0
+}
+
+// PreviewBackfill tells what BackfillSchedule would do.
+type PreviewBackfill struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	FromUs        int64                  `protobuf:"varint,2,opt,name=from_us,json=fromUs,proto3" json:"from_us,omitempty"`
+	UntilUs       int64                  `protobuf:"varint,3,opt,name=until_us,json=untilUs,proto3" json:"until_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewBackfill) Reset() {
+	*x = PreviewBackfill{}
+	mi := &file_pulse_v1_query_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewBackfill) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewBackfill) ProtoMessage() {}
+
+func (x *PreviewBackfill) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewBackfill.ProtoReflect.Descriptor instead.
+func (*PreviewBackfill) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PreviewBackfill) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PreviewBackfill) GetFromUs() int64 {
+	if x != nil {
+		return x.FromUs
+	}
+	return 0
+}
+
+func (x *PreviewBackfill) GetUntilUs() int64 {
+	if x != nil {
+		return x.UntilUs
+	}
+	return 0
+}
+
 // ReadFeed reads events after (index, place), oldest first.
 type ReadFeed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1128,7 +1758,7 @@ type ReadFeed struct {
 
 func (x *ReadFeed) Reset() {
 	*x = ReadFeed{}
-	mi := &file_pulse_v1_query_proto_msgTypes[15]
+	mi := &file_pulse_v1_query_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1770,7 @@ func (x *ReadFeed) String() string {
 func (*ReadFeed) ProtoMessage() {}
 
 func (x *ReadFeed) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[15]
+	mi := &file_pulse_v1_query_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1783,7 @@ func (x *ReadFeed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFeed.ProtoReflect.Descriptor instead.
 func (*ReadFeed) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{15}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReadFeed) GetAfterIndex() uint64 {
@@ -1209,6 +1839,12 @@ type Answer struct {
 	//	*Answer_Keys
 	//	*Answer_Attempt
 	//	*Answer_Stats
+	//	*Answer_Activity
+	//	*Answer_Tokens
+	//	*Answer_Audit
+	//	*Answer_Schedule
+	//	*Answer_Schedules
+	//	*Answer_Backfill
 	Body          isAnswer_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1216,7 +1852,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_pulse_v1_query_proto_msgTypes[16]
+	mi := &file_pulse_v1_query_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1864,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[16]
+	mi := &file_pulse_v1_query_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1877,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{16}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Answer) GetCode() string {
@@ -1419,6 +2055,60 @@ func (x *Answer) GetStats() *Stats {
 	return nil
 }
 
+func (x *Answer) GetActivity() *Activity {
+	if x != nil {
+		if x, ok := x.Body.(*Answer_Activity); ok {
+			return x.Activity
+		}
+	}
+	return nil
+}
+
+func (x *Answer) GetTokens() *TokenList {
+	if x != nil {
+		if x, ok := x.Body.(*Answer_Tokens); ok {
+			return x.Tokens
+		}
+	}
+	return nil
+}
+
+func (x *Answer) GetAudit() *AuditList {
+	if x != nil {
+		if x, ok := x.Body.(*Answer_Audit); ok {
+			return x.Audit
+		}
+	}
+	return nil
+}
+
+func (x *Answer) GetSchedule() *ScheduleView {
+	if x != nil {
+		if x, ok := x.Body.(*Answer_Schedule); ok {
+			return x.Schedule
+		}
+	}
+	return nil
+}
+
+func (x *Answer) GetSchedules() *ScheduleList {
+	if x != nil {
+		if x, ok := x.Body.(*Answer_Schedules); ok {
+			return x.Schedules
+		}
+	}
+	return nil
+}
+
+func (x *Answer) GetBackfill() *BackfillResult {
+	if x != nil {
+		if x, ok := x.Body.(*Answer_Backfill); ok {
+			return x.Backfill
+		}
+	}
+	return nil
+}
+
 type isAnswer_Body interface {
 	isAnswer_Body()
 }
@@ -1479,6 +2169,30 @@ type Answer_Stats struct {
 	Stats *Stats `protobuf:"bytes,29,opt,name=stats,proto3,oneof"`
 }
 
+type Answer_Activity struct {
+	Activity *Activity `protobuf:"bytes,30,opt,name=activity,proto3,oneof"`
+}
+
+type Answer_Tokens struct {
+	Tokens *TokenList `protobuf:"bytes,36,opt,name=tokens,proto3,oneof"`
+}
+
+type Answer_Audit struct {
+	Audit *AuditList `protobuf:"bytes,37,opt,name=audit,proto3,oneof"`
+}
+
+type Answer_Schedule struct {
+	Schedule *ScheduleView `protobuf:"bytes,32,opt,name=schedule,proto3,oneof"`
+}
+
+type Answer_Schedules struct {
+	Schedules *ScheduleList `protobuf:"bytes,33,opt,name=schedules,proto3,oneof"`
+}
+
+type Answer_Backfill struct {
+	Backfill *BackfillResult `protobuf:"bytes,35,opt,name=backfill,proto3,oneof"`
+}
+
 func (*Answer_Task) isAnswer_Body() {}
 
 func (*Answer_Tasks) isAnswer_Body() {}
@@ -1507,6 +2221,122 @@ func (*Answer_Attempt) isAnswer_Body() {}
 
 func (*Answer_Stats) isAnswer_Body() {}
 
+func (*Answer_Activity) isAnswer_Body() {}
+
+func (*Answer_Tokens) isAnswer_Body() {}
+
+func (*Answer_Audit) isAnswer_Body() {}
+
+func (*Answer_Schedule) isAnswer_Body() {}
+
+func (*Answer_Schedules) isAnswer_Body() {}
+
+func (*Answer_Backfill) isAnswer_Body() {}
+
+type TokenList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tokens        []*TokenRow            `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	NextAfter     []byte                 `protobuf:"bytes,2,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"` // empty on the last page
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenList) Reset() {
+	*x = TokenList{}
+	mi := &file_pulse_v1_query_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenList) ProtoMessage() {}
+
+func (x *TokenList) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenList.ProtoReflect.Descriptor instead.
+func (*TokenList) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *TokenList) GetTokens() []*TokenRow {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *TokenList) GetNextAfter() []byte {
+	if x != nil {
+		return x.NextAfter
+	}
+	return nil
+}
+
+type AuditList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rows          []*AuditRow            `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
+	NextBefore    uint64                 `protobuf:"varint,2,opt,name=next_before,json=nextBefore,proto3" json:"next_before,omitempty"` // 0 on the last page
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditList) Reset() {
+	*x = AuditList{}
+	mi := &file_pulse_v1_query_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditList) ProtoMessage() {}
+
+func (x *AuditList) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditList.ProtoReflect.Descriptor instead.
+func (*AuditList) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *AuditList) GetRows() []*AuditRow {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *AuditList) GetNextBefore() uint64 {
+	if x != nil {
+		return x.NextBefore
+	}
+	return 0
+}
+
 type TaskList struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tasks         []*TaskView            `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
@@ -1517,7 +2347,7 @@ type TaskList struct {
 
 func (x *TaskList) Reset() {
 	*x = TaskList{}
-	mi := &file_pulse_v1_query_proto_msgTypes[17]
+	mi := &file_pulse_v1_query_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1529,7 +2359,7 @@ func (x *TaskList) String() string {
 func (*TaskList) ProtoMessage() {}
 
 func (x *TaskList) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[17]
+	mi := &file_pulse_v1_query_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1542,7 +2372,7 @@ func (x *TaskList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskList.ProtoReflect.Descriptor instead.
 func (*TaskList) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{17}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TaskList) GetTasks() []*TaskView {
@@ -1571,7 +2401,7 @@ type AttemptView struct {
 
 func (x *AttemptView) Reset() {
 	*x = AttemptView{}
-	mi := &file_pulse_v1_query_proto_msgTypes[18]
+	mi := &file_pulse_v1_query_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +2413,7 @@ func (x *AttemptView) String() string {
 func (*AttemptView) ProtoMessage() {}
 
 func (x *AttemptView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[18]
+	mi := &file_pulse_v1_query_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +2426,7 @@ func (x *AttemptView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptView.ProtoReflect.Descriptor instead.
 func (*AttemptView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{18}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AttemptView) GetAttempt() *AttemptRow {
@@ -1637,7 +2467,7 @@ type EvidenceView struct {
 
 func (x *EvidenceView) Reset() {
 	*x = EvidenceView{}
-	mi := &file_pulse_v1_query_proto_msgTypes[19]
+	mi := &file_pulse_v1_query_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1649,7 +2479,7 @@ func (x *EvidenceView) String() string {
 func (*EvidenceView) ProtoMessage() {}
 
 func (x *EvidenceView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[19]
+	mi := &file_pulse_v1_query_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1662,7 +2492,7 @@ func (x *EvidenceView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvidenceView.ProtoReflect.Descriptor instead.
 func (*EvidenceView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{19}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EvidenceView) GetEvidence() *EvidenceRow {
@@ -1688,7 +2518,7 @@ type AttemptList struct {
 
 func (x *AttemptList) Reset() {
 	*x = AttemptList{}
-	mi := &file_pulse_v1_query_proto_msgTypes[20]
+	mi := &file_pulse_v1_query_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +2530,7 @@ func (x *AttemptList) String() string {
 func (*AttemptList) ProtoMessage() {}
 
 func (x *AttemptList) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[20]
+	mi := &file_pulse_v1_query_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +2543,7 @@ func (x *AttemptList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptList.ProtoReflect.Descriptor instead.
 func (*AttemptList) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{20}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AttemptList) GetAttempts() []*AttemptView {
@@ -1735,7 +2565,7 @@ type EventList struct {
 
 func (x *EventList) Reset() {
 	*x = EventList{}
-	mi := &file_pulse_v1_query_proto_msgTypes[21]
+	mi := &file_pulse_v1_query_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +2577,7 @@ func (x *EventList) String() string {
 func (*EventList) ProtoMessage() {}
 
 func (x *EventList) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[21]
+	mi := &file_pulse_v1_query_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +2590,7 @@ func (x *EventList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventList.ProtoReflect.Descriptor instead.
 func (*EventList) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{21}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *EventList) GetEvents() []*EventRow {
@@ -1800,7 +2630,7 @@ type QueueList struct {
 
 func (x *QueueList) Reset() {
 	*x = QueueList{}
-	mi := &file_pulse_v1_query_proto_msgTypes[22]
+	mi := &file_pulse_v1_query_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1812,7 +2642,7 @@ func (x *QueueList) String() string {
 func (*QueueList) ProtoMessage() {}
 
 func (x *QueueList) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[22]
+	mi := &file_pulse_v1_query_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1825,7 +2655,7 @@ func (x *QueueList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueList.ProtoReflect.Descriptor instead.
 func (*QueueList) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{22}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *QueueList) GetQueues() []*QueueView {
@@ -1844,7 +2674,7 @@ type NamespaceList struct {
 
 func (x *NamespaceList) Reset() {
 	*x = NamespaceList{}
-	mi := &file_pulse_v1_query_proto_msgTypes[23]
+	mi := &file_pulse_v1_query_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2686,7 @@ func (x *NamespaceList) String() string {
 func (*NamespaceList) ProtoMessage() {}
 
 func (x *NamespaceList) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[23]
+	mi := &file_pulse_v1_query_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2699,7 @@ func (x *NamespaceList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceList.ProtoReflect.Descriptor instead.
 func (*NamespaceList) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{23}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *NamespaceList) GetNamespaces() []*NamespaceRow {
@@ -1877,6 +2707,58 @@ func (x *NamespaceList) GetNamespaces() []*NamespaceRow {
 		return x.Namespaces
 	}
 	return nil
+}
+
+type ScheduleList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Schedules     []*ScheduleView        `protobuf:"bytes,1,rep,name=schedules,proto3" json:"schedules,omitempty"` // by name, without payload
+	NextAfter     string                 `protobuf:"bytes,2,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleList) Reset() {
+	*x = ScheduleList{}
+	mi := &file_pulse_v1_query_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleList) ProtoMessage() {}
+
+func (x *ScheduleList) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleList.ProtoReflect.Descriptor instead.
+func (*ScheduleList) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ScheduleList) GetSchedules() []*ScheduleView {
+	if x != nil {
+		return x.Schedules
+	}
+	return nil
+}
+
+func (x *ScheduleList) GetNextAfter() string {
+	if x != nil {
+		return x.NextAfter
+	}
+	return ""
 }
 
 type WorkerList struct {
@@ -1889,7 +2771,7 @@ type WorkerList struct {
 
 func (x *WorkerList) Reset() {
 	*x = WorkerList{}
-	mi := &file_pulse_v1_query_proto_msgTypes[24]
+	mi := &file_pulse_v1_query_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +2783,7 @@ func (x *WorkerList) String() string {
 func (*WorkerList) ProtoMessage() {}
 
 func (x *WorkerList) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[24]
+	mi := &file_pulse_v1_query_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +2796,7 @@ func (x *WorkerList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerList.ProtoReflect.Descriptor instead.
 func (*WorkerList) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{24}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WorkerList) GetWorkers() []*WorkerView {
@@ -1941,7 +2823,7 @@ type KeyList struct {
 
 func (x *KeyList) Reset() {
 	*x = KeyList{}
-	mi := &file_pulse_v1_query_proto_msgTypes[25]
+	mi := &file_pulse_v1_query_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2835,7 @@ func (x *KeyList) String() string {
 func (*KeyList) ProtoMessage() {}
 
 func (x *KeyList) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[25]
+	mi := &file_pulse_v1_query_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2848,7 @@ func (x *KeyList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyList.ProtoReflect.Descriptor instead.
 func (*KeyList) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{25}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *KeyList) GetKeys() []*KeyView {
@@ -1998,13 +2880,14 @@ type Stats struct {
 	Gateways          []*GatewayRow          `protobuf:"bytes,11,rep,name=gateways,proto3" json:"gateways,omitempty"`
 	KeysHeld          uint64                 `protobuf:"varint,12,opt,name=keys_held,json=keysHeld,proto3" json:"keys_held,omitempty"`
 	TimersNear        uint64                 `protobuf:"varint,13,opt,name=timers_near,json=timersNear,proto3" json:"timers_near,omitempty"`
+	FormatLevel       uint32                 `protobuf:"varint,14,opt,name=format_level,json=formatLevel,proto3" json:"format_level,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_pulse_v1_query_proto_msgTypes[26]
+	mi := &file_pulse_v1_query_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2899,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_query_proto_msgTypes[26]
+	mi := &file_pulse_v1_query_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2912,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_query_proto_rawDescGZIP(), []int{26}
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Stats) GetAppliedIndex() uint64 {
@@ -2123,11 +3006,550 @@ func (x *Stats) GetTimersNear() uint64 {
 	return 0
 }
 
+func (x *Stats) GetFormatLevel() uint32 {
+	if x != nil {
+		return x.FormatLevel
+	}
+	return 0
+}
+
+// Activity is how queues stand now, and what their tasks did in the last quarter
+// of an hour as this node has seen it. It is counted, not state: a node that
+// starts counts from its start, and one with so many busy queues that their past
+// does not fit into its memory from later on.
+type Activity struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SinceUs       int64                  `protobuf:"varint,1,opt,name=since_us,json=sinceUs,proto3" json:"since_us,omitempty"`             // counted from here on
+	StepUs        int64                  `protobuf:"varint,2,opt,name=step_us,json=stepUs,proto3" json:"step_us,omitempty"`                // length of a step
+	LatelySteps   uint32                 `protobuf:"varint,3,opt,name=lately_steps,json=latelySteps,proto3" json:"lately_steps,omitempty"` // the steps that lately adds up
+	Queues        []*QueueActivity       `protobuf:"bytes,4,rep,name=queues,proto3" json:"queues,omitempty"`                               // by name
+	Total         *QueueActivity         `protobuf:"bytes,5,opt,name=total,proto3" json:"total,omitempty"`                                 // of all queues above
+	Steps         []*ActivityStep        `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`                                 // of all queues above, oldest first, the last one still running
+	KeysHeld      uint64                 `protobuf:"varint,7,opt,name=keys_held,json=keysHeld,proto3" json:"keys_held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Activity) Reset() {
+	*x = Activity{}
+	mi := &file_pulse_v1_query_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Activity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Activity) ProtoMessage() {}
+
+func (x *Activity) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Activity.ProtoReflect.Descriptor instead.
+func (*Activity) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Activity) GetSinceUs() int64 {
+	if x != nil {
+		return x.SinceUs
+	}
+	return 0
+}
+
+func (x *Activity) GetStepUs() int64 {
+	if x != nil {
+		return x.StepUs
+	}
+	return 0
+}
+
+func (x *Activity) GetLatelySteps() uint32 {
+	if x != nil {
+		return x.LatelySteps
+	}
+	return 0
+}
+
+func (x *Activity) GetQueues() []*QueueActivity {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+func (x *Activity) GetTotal() *QueueActivity {
+	if x != nil {
+		return x.Total
+	}
+	return nil
+}
+
+func (x *Activity) GetSteps() []*ActivityStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *Activity) GetKeysHeld() uint64 {
+	if x != nil {
+		return x.KeysHeld
+	}
+	return 0
+}
+
+type QueueActivity struct {
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	Queue               *QueueView             `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"` // absent in the total
+	Waiting             uint64                 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	Reasons             []*ReasonCount         `protobuf:"bytes,3,rep,name=reasons,proto3" json:"reasons,omitempty"`                                           // why they wait, by reason; none with zero
+	OldestWaitingUs     int64                  `protobuf:"varint,4,opt,name=oldest_waiting_us,json=oldestWaitingUs,proto3" json:"oldest_waiting_us,omitempty"` // since when the oldest could run, but for what it waits for; 0 = none
+	OldestWaitingTaskId []byte                 `protobuf:"bytes,5,opt,name=oldest_waiting_task_id,json=oldestWaitingTaskId,proto3" json:"oldest_waiting_task_id,omitempty"`
+	Leased              uint64                 `protobuf:"varint,6,opt,name=leased,proto3" json:"leased,omitempty"`
+	Running             uint64                 `protobuf:"varint,7,opt,name=running,proto3" json:"running,omitempty"`
+	NeedsReview         uint64                 `protobuf:"varint,8,opt,name=needs_review,json=needsReview,proto3" json:"needs_review,omitempty"`
+	WorkersConnected    uint32                 `protobuf:"varint,9,opt,name=workers_connected,json=workersConnected,proto3" json:"workers_connected,omitempty"` // and not draining
+	WorkersDraining     uint32                 `protobuf:"varint,10,opt,name=workers_draining,json=workersDraining,proto3" json:"workers_draining,omitempty"`
+	WorkersLost         uint32                 `protobuf:"varint,11,opt,name=workers_lost,json=workersLost,proto3" json:"workers_lost,omitempty"` // disconnected, and may still come back
+	Slots               uint64                 `protobuf:"varint,12,opt,name=slots,proto3" json:"slots,omitempty"`                                // of connected workers that do not drain
+	SlotsUsed           uint64                 `protobuf:"varint,13,opt,name=slots_used,json=slotsUsed,proto3" json:"slots_used,omitempty"`       // attempts on connected workers, draining ones too
+	Lately              *ActivityCounts        `protobuf:"bytes,14,opt,name=lately,proto3" json:"lately,omitempty"`
+	Errors              []*ErrorCount          `protobuf:"bytes,15,rep,name=errors,proto3" json:"errors,omitempty"` // of all steps, the most frequent first
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *QueueActivity) Reset() {
+	*x = QueueActivity{}
+	mi := &file_pulse_v1_query_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueActivity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueActivity) ProtoMessage() {}
+
+func (x *QueueActivity) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueActivity.ProtoReflect.Descriptor instead.
+func (*QueueActivity) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *QueueActivity) GetQueue() *QueueView {
+	if x != nil {
+		return x.Queue
+	}
+	return nil
+}
+
+func (x *QueueActivity) GetWaiting() uint64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetReasons() []*ReasonCount {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *QueueActivity) GetOldestWaitingUs() int64 {
+	if x != nil {
+		return x.OldestWaitingUs
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetOldestWaitingTaskId() []byte {
+	if x != nil {
+		return x.OldestWaitingTaskId
+	}
+	return nil
+}
+
+func (x *QueueActivity) GetLeased() uint64 {
+	if x != nil {
+		return x.Leased
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetRunning() uint64 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetNeedsReview() uint64 {
+	if x != nil {
+		return x.NeedsReview
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetWorkersConnected() uint32 {
+	if x != nil {
+		return x.WorkersConnected
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetWorkersDraining() uint32 {
+	if x != nil {
+		return x.WorkersDraining
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetWorkersLost() uint32 {
+	if x != nil {
+		return x.WorkersLost
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetSlots() uint64 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetSlotsUsed() uint64 {
+	if x != nil {
+		return x.SlotsUsed
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetLately() *ActivityCounts {
+	if x != nil {
+		return x.Lately
+	}
+	return nil
+}
+
+func (x *QueueActivity) GetErrors() []*ErrorCount {
+	if x != nil {
+		return x.Errors
+	}
+	return nil
+}
+
+type ReasonCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        WaitingReason          `protobuf:"varint,1,opt,name=reason,proto3,enum=pulse.v1.WaitingReason" json:"reason,omitempty"`
+	Tasks         uint64                 `protobuf:"varint,2,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReasonCount) Reset() {
+	*x = ReasonCount{}
+	mi := &file_pulse_v1_query_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReasonCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReasonCount) ProtoMessage() {}
+
+func (x *ReasonCount) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReasonCount.ProtoReflect.Descriptor instead.
+func (*ReasonCount) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ReasonCount) GetReason() WaitingReason {
+	if x != nil {
+		return x.Reason
+	}
+	return WaitingReason_WAITING_REASON_UNSPECIFIED
+}
+
+func (x *ReasonCount) GetTasks() uint64 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+type ErrorCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"` // as the worker gave it, or what ended the attempt
+	Attempts      uint64                 `protobuf:"varint,2,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ErrorCount) Reset() {
+	*x = ErrorCount{}
+	mi := &file_pulse_v1_query_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ErrorCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ErrorCount) ProtoMessage() {}
+
+func (x *ErrorCount) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ErrorCount.ProtoReflect.Descriptor instead.
+func (*ErrorCount) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *ErrorCount) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *ErrorCount) GetAttempts() uint64 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+type ActivityCounts struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Submitted      uint64                 `protobuf:"varint,1,opt,name=submitted,proto3" json:"submitted,omitempty"`
+	Started        uint64                 `protobuf:"varint,2,opt,name=started,proto3" json:"started,omitempty"`
+	Succeeded      uint64                 `protobuf:"varint,3,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
+	Failed         uint64                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	Cancelled      uint64                 `protobuf:"varint,5,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	ReviewsNeeded  uint64                 `protobuf:"varint,6,opt,name=reviews_needed,json=reviewsNeeded,proto3" json:"reviews_needed,omitempty"`
+	AttemptsFailed uint64                 `protobuf:"varint,7,opt,name=attempts_failed,json=attemptsFailed,proto3" json:"attempts_failed,omitempty"` // failed, unknown or expired, also of tasks that were tried again
+	PickupP50Us    int64                  `protobuf:"varint,8,opt,name=pickup_p50_us,json=pickupP50Us,proto3" json:"pickup_p50_us,omitempty"`        // from being available to its start; 0 = nothing started
+	PickupP99Us    int64                  `protobuf:"varint,9,opt,name=pickup_p99_us,json=pickupP99Us,proto3" json:"pickup_p99_us,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ActivityCounts) Reset() {
+	*x = ActivityCounts{}
+	mi := &file_pulse_v1_query_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActivityCounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActivityCounts) ProtoMessage() {}
+
+func (x *ActivityCounts) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActivityCounts.ProtoReflect.Descriptor instead.
+func (*ActivityCounts) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ActivityCounts) GetSubmitted() uint64 {
+	if x != nil {
+		return x.Submitted
+	}
+	return 0
+}
+
+func (x *ActivityCounts) GetStarted() uint64 {
+	if x != nil {
+		return x.Started
+	}
+	return 0
+}
+
+func (x *ActivityCounts) GetSucceeded() uint64 {
+	if x != nil {
+		return x.Succeeded
+	}
+	return 0
+}
+
+func (x *ActivityCounts) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *ActivityCounts) GetCancelled() uint64 {
+	if x != nil {
+		return x.Cancelled
+	}
+	return 0
+}
+
+func (x *ActivityCounts) GetReviewsNeeded() uint64 {
+	if x != nil {
+		return x.ReviewsNeeded
+	}
+	return 0
+}
+
+func (x *ActivityCounts) GetAttemptsFailed() uint64 {
+	if x != nil {
+		return x.AttemptsFailed
+	}
+	return 0
+}
+
+func (x *ActivityCounts) GetPickupP50Us() int64 {
+	if x != nil {
+		return x.PickupP50Us
+	}
+	return 0
+}
+
+func (x *ActivityCounts) GetPickupP99Us() int64 {
+	if x != nil {
+		return x.PickupP99Us
+	}
+	return 0
+}
+
+type ActivityStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AtUs          int64                  `protobuf:"varint,1,opt,name=at_us,json=atUs,proto3" json:"at_us,omitempty"` // its beginning
+	Counts        *ActivityCounts        `protobuf:"bytes,2,opt,name=counts,proto3" json:"counts,omitempty"`
+	Waiting       uint64                 `protobuf:"varint,3,opt,name=waiting,proto3" json:"waiting,omitempty"` // at its end
+	Active        uint64                 `protobuf:"varint,4,opt,name=active,proto3" json:"active,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActivityStep) Reset() {
+	*x = ActivityStep{}
+	mi := &file_pulse_v1_query_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActivityStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActivityStep) ProtoMessage() {}
+
+func (x *ActivityStep) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_query_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActivityStep.ProtoReflect.Descriptor instead.
+func (*ActivityStep) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_query_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ActivityStep) GetAtUs() int64 {
+	if x != nil {
+		return x.AtUs
+	}
+	return 0
+}
+
+func (x *ActivityStep) GetCounts() *ActivityCounts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *ActivityStep) GetWaiting() uint64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *ActivityStep) GetActive() uint64 {
+	if x != nil {
+		return x.Active
+	}
+	return 0
+}
+
 var File_pulse_v1_query_proto protoreflect.FileDescriptor
 
 const file_pulse_v1_query_proto_rawDesc = "" +
 	"\n" +
-	"\x14pulse/v1/query.proto\x12\bpulse.v1\x1a\x16pulse/v1/command.proto\x1a\x14pulse/v1/event.proto\x1a\x14pulse/v1/state.proto\"\x9e\b\n" +
+	"\x14pulse/v1/query.proto\x12\bpulse.v1\x1a\x16pulse/v1/command.proto\x1a\x14pulse/v1/event.proto\x1a\x14pulse/v1/state.proto\"\x90\f\n" +
 	"\x05Query\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12!\n" +
 	"\fnamespace_id\x18\x02 \x01(\fR\vnamespaceId\x12(\n" +
@@ -2152,10 +3574,21 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"\vget_attempt\x18\x1c \x01(\v2\x14.pulse.v1.GetAttemptH\x00R\n" +
 	"getAttempt\x121\n" +
 	"\tget_stats\x18\x1d \x01(\v2\x12.pulse.v1.GetStatsH\x00R\bgetStats\x121\n" +
-	"\tread_feed\x18\x1e \x01(\v2\x12.pulse.v1.ReadFeedH\x00R\breadFeedB\x06\n" +
+	"\tread_feed\x18\x1e \x01(\v2\x12.pulse.v1.ReadFeedH\x00R\breadFeed\x12:\n" +
+	"\fget_activity\x18\x1f \x01(\v2\x15.pulse.v1.GetActivityH\x00R\vgetActivity\x127\n" +
+	"\vread_tokens\x18$ \x01(\v2\x14.pulse.v1.ReadTokensH\x00R\n" +
+	"readTokens\x127\n" +
+	"\vlist_tokens\x18% \x01(\v2\x14.pulse.v1.ListTokensH\x00R\n" +
+	"listTokens\x124\n" +
+	"\n" +
+	"list_audit\x18& \x01(\v2\x13.pulse.v1.ListAuditH\x00R\tlistAudit\x12:\n" +
+	"\fget_schedule\x18  \x01(\v2\x15.pulse.v1.GetScheduleH\x00R\vgetSchedule\x12@\n" +
+	"\x0elist_schedules\x18! \x01(\v2\x17.pulse.v1.ListSchedulesH\x00R\rlistSchedules\x12F\n" +
+	"\x10preview_schedule\x18\" \x01(\v2\x19.pulse.v1.PreviewScheduleH\x00R\x0fpreviewSchedule\x12F\n" +
+	"\x10preview_backfill\x18# \x01(\v2\x19.pulse.v1.PreviewBackfillH\x00R\x0fpreviewBackfillB\x06\n" +
 	"\x04body\"\"\n" +
 	"\aGetTask\x12\x17\n" +
-	"\atask_id\x18\x01 \x01(\fR\x06taskId\"\xbd\x02\n" +
+	"\atask_id\x18\x01 \x01(\fR\x06taskId\"\xae\x03\n" +
 	"\tListTasks\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12+\n" +
 	"\x06states\x18\x02 \x03(\x0e2\x13.pulse.v1.TaskStateR\x06states\x12\x18\n" +
@@ -2165,7 +3598,12 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"\x0ewaiting_reason\x18\x06 \x01(\x0e2\x17.pulse.v1.WaitingReasonR\rwaitingReason\x12\x14\n" +
 	"\x05limit\x18\a \x01(\rR\x05limit\x12\x16\n" +
 	"\x06before\x18\b \x01(\fR\x06before\x12\x19\n" +
-	"\bids_only\x18\t \x01(\bR\aidsOnly\"'\n" +
+	"\bids_only\x18\t \x01(\bR\aidsOnly\x12\x1d\n" +
+	"\n" +
+	"error_code\x18\n" +
+	" \x01(\tR\terrorCode\x12&\n" +
+	"\x0fcreated_from_us\x18\v \x01(\x03R\rcreatedFromUs\x12(\n" +
+	"\x10created_until_us\x18\f \x01(\x03R\x0ecreatedUntilUs\"'\n" +
 	"\fListAttempts\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\fR\x06taskId\"d\n" +
 	"\x0eListTaskEvents\x12\x17\n" +
@@ -2198,14 +3636,49 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"\n" +
 	"attempt_id\x18\x02 \x01(\fR\tattemptId\"\n" +
 	"\n" +
-	"\bGetStats\"{\n" +
+	"\bGetStats\"#\n" +
+	"\vGetActivity\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\")\n" +
+	"\n" +
+	"ReadTokens\x12\x1b\n" +
+	"\ttoken_ids\x18\x01 \x03(\fR\btokenIds\"8\n" +
+	"\n" +
+	"ListTokens\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\rR\x05limit\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\fR\x05after\"\xed\x01\n" +
+	"\tListAudit\x12\x10\n" +
+	"\x03all\x18\x01 \x01(\bR\x03all\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x02 \x03(\tR\n" +
+	"namespaces\x12\x1c\n" +
+	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x12\x16\n" +
+	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
+	"\x06target\x18\x05 \x01(\tR\x06target\x12\x17\n" +
+	"\afrom_us\x18\x06 \x01(\x03R\x06fromUs\x12\x19\n" +
+	"\buntil_us\x18\a \x01(\x03R\auntilUs\x12\x14\n" +
+	"\x05limit\x18\b \x01(\rR\x05limit\x12\x16\n" +
+	"\x06before\x18\t \x01(\x04R\x06before\"=\n" +
+	"\vGetSchedule\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bupcoming\x18\x02 \x01(\rR\bupcoming\";\n" +
+	"\rListSchedules\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\rR\x05limit\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\tR\x05after\"\x80\x01\n" +
+	"\x0fPreviewSchedule\x12*\n" +
+	"\x04spec\x18\x01 \x01(\v2\x16.pulse.v1.ScheduleSpecR\x04spec\x12%\n" +
+	"\x04zone\x18\x02 \x01(\v2\x11.pulse.v1.ZoneRowR\x04zone\x12\x1a\n" +
+	"\bupcoming\x18\x03 \x01(\rR\bupcoming\"Y\n" +
+	"\x0fPreviewBackfill\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
+	"\afrom_us\x18\x02 \x01(\x03R\x06fromUs\x12\x19\n" +
+	"\buntil_us\x18\x03 \x01(\x03R\auntilUs\"{\n" +
 	"\bReadFeed\x12\x1f\n" +
 	"\vafter_index\x18\x01 \x01(\x04R\n" +
 	"afterIndex\x12\x1f\n" +
 	"\vafter_place\x18\x02 \x01(\rR\n" +
 	"afterPlace\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x17\n" +
-	"\atask_id\x18\x04 \x01(\fR\x06taskId\"\xb0\x06\n" +
+	"\atask_id\x18\x04 \x01(\fR\x06taskId\"\xe4\b\n" +
 	"\x06Answer\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x14\n" +
@@ -2228,8 +3701,22 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"\x03key\x18\x1a \x01(\v2\x11.pulse.v1.KeyViewH\x00R\x03key\x12'\n" +
 	"\x04keys\x18\x1b \x01(\v2\x11.pulse.v1.KeyListH\x00R\x04keys\x120\n" +
 	"\aattempt\x18\x1c \x01(\v2\x14.pulse.v1.AttemptRowH\x00R\aattempt\x12'\n" +
-	"\x05stats\x18\x1d \x01(\v2\x0f.pulse.v1.StatsH\x00R\x05statsB\x06\n" +
-	"\x04body\"U\n" +
+	"\x05stats\x18\x1d \x01(\v2\x0f.pulse.v1.StatsH\x00R\x05stats\x120\n" +
+	"\bactivity\x18\x1e \x01(\v2\x12.pulse.v1.ActivityH\x00R\bactivity\x12-\n" +
+	"\x06tokens\x18$ \x01(\v2\x13.pulse.v1.TokenListH\x00R\x06tokens\x12+\n" +
+	"\x05audit\x18% \x01(\v2\x13.pulse.v1.AuditListH\x00R\x05audit\x124\n" +
+	"\bschedule\x18  \x01(\v2\x16.pulse.v1.ScheduleViewH\x00R\bschedule\x126\n" +
+	"\tschedules\x18! \x01(\v2\x16.pulse.v1.ScheduleListH\x00R\tschedules\x126\n" +
+	"\bbackfill\x18# \x01(\v2\x18.pulse.v1.BackfillResultH\x00R\bbackfillB\x06\n" +
+	"\x04body\"V\n" +
+	"\tTokenList\x12*\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x12.pulse.v1.TokenRowR\x06tokens\x12\x1d\n" +
+	"\n" +
+	"next_after\x18\x02 \x01(\fR\tnextAfter\"T\n" +
+	"\tAuditList\x12&\n" +
+	"\x04rows\x18\x01 \x03(\v2\x12.pulse.v1.AuditRowR\x04rows\x12\x1f\n" +
+	"\vnext_before\x18\x02 \x01(\x04R\n" +
+	"nextBefore\"U\n" +
 	"\bTaskList\x12(\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x12.pulse.v1.TaskViewR\x05tasks\x12\x1f\n" +
 	"\vnext_before\x18\x02 \x01(\fR\n" +
@@ -2256,7 +3743,11 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"\rNamespaceList\x126\n" +
 	"\n" +
 	"namespaces\x18\x01 \x03(\v2\x16.pulse.v1.NamespaceRowR\n" +
-	"namespaces\"[\n" +
+	"namespaces\"c\n" +
+	"\fScheduleList\x124\n" +
+	"\tschedules\x18\x01 \x03(\v2\x16.pulse.v1.ScheduleViewR\tschedules\x12\x1d\n" +
+	"\n" +
+	"next_after\x18\x02 \x01(\tR\tnextAfter\"[\n" +
 	"\n" +
 	"WorkerList\x12.\n" +
 	"\aworkers\x18\x01 \x03(\v2\x14.pulse.v1.WorkerViewR\aworkers\x12\x1d\n" +
@@ -2265,7 +3756,7 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"\aKeyList\x12%\n" +
 	"\x04keys\x18\x01 \x03(\v2\x11.pulse.v1.KeyViewR\x04keys\x12\x1d\n" +
 	"\n" +
-	"next_after\x18\x02 \x01(\tR\tnextAfter\"\xe0\x03\n" +
+	"next_after\x18\x02 \x01(\tR\tnextAfter\"\x83\x04\n" +
 	"\x05Stats\x12#\n" +
 	"\rapplied_index\x18\x01 \x01(\x04R\fappliedIndex\x12\x1d\n" +
 	"\n" +
@@ -2284,7 +3775,56 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"\bgateways\x18\v \x03(\v2\x14.pulse.v1.GatewayRowR\bgateways\x12\x1b\n" +
 	"\tkeys_held\x18\f \x01(\x04R\bkeysHeld\x12\x1f\n" +
 	"\vtimers_near\x18\r \x01(\x04R\n" +
-	"timersNear*_\n" +
+	"timersNear\x12!\n" +
+	"\fformat_level\x18\x0e \x01(\rR\vformatLevel\"\x8c\x02\n" +
+	"\bActivity\x12\x19\n" +
+	"\bsince_us\x18\x01 \x01(\x03R\asinceUs\x12\x17\n" +
+	"\astep_us\x18\x02 \x01(\x03R\x06stepUs\x12!\n" +
+	"\flately_steps\x18\x03 \x01(\rR\vlatelySteps\x12/\n" +
+	"\x06queues\x18\x04 \x03(\v2\x17.pulse.v1.QueueActivityR\x06queues\x12-\n" +
+	"\x05total\x18\x05 \x01(\v2\x17.pulse.v1.QueueActivityR\x05total\x12,\n" +
+	"\x05steps\x18\x06 \x03(\v2\x16.pulse.v1.ActivityStepR\x05steps\x12\x1b\n" +
+	"\tkeys_held\x18\a \x01(\x04R\bkeysHeld\"\xcb\x04\n" +
+	"\rQueueActivity\x12)\n" +
+	"\x05queue\x18\x01 \x01(\v2\x13.pulse.v1.QueueViewR\x05queue\x12\x18\n" +
+	"\awaiting\x18\x02 \x01(\x04R\awaiting\x12/\n" +
+	"\areasons\x18\x03 \x03(\v2\x15.pulse.v1.ReasonCountR\areasons\x12*\n" +
+	"\x11oldest_waiting_us\x18\x04 \x01(\x03R\x0foldestWaitingUs\x123\n" +
+	"\x16oldest_waiting_task_id\x18\x05 \x01(\fR\x13oldestWaitingTaskId\x12\x16\n" +
+	"\x06leased\x18\x06 \x01(\x04R\x06leased\x12\x18\n" +
+	"\arunning\x18\a \x01(\x04R\arunning\x12!\n" +
+	"\fneeds_review\x18\b \x01(\x04R\vneedsReview\x12+\n" +
+	"\x11workers_connected\x18\t \x01(\rR\x10workersConnected\x12)\n" +
+	"\x10workers_draining\x18\n" +
+	" \x01(\rR\x0fworkersDraining\x12!\n" +
+	"\fworkers_lost\x18\v \x01(\rR\vworkersLost\x12\x14\n" +
+	"\x05slots\x18\f \x01(\x04R\x05slots\x12\x1d\n" +
+	"\n" +
+	"slots_used\x18\r \x01(\x04R\tslotsUsed\x120\n" +
+	"\x06lately\x18\x0e \x01(\v2\x18.pulse.v1.ActivityCountsR\x06lately\x12,\n" +
+	"\x06errors\x18\x0f \x03(\v2\x14.pulse.v1.ErrorCountR\x06errors\"T\n" +
+	"\vReasonCount\x12/\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x17.pulse.v1.WaitingReasonR\x06reason\x12\x14\n" +
+	"\x05tasks\x18\x02 \x01(\x04R\x05tasks\"<\n" +
+	"\n" +
+	"ErrorCount\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x1a\n" +
+	"\battempts\x18\x02 \x01(\x04R\battempts\"\xb4\x02\n" +
+	"\x0eActivityCounts\x12\x1c\n" +
+	"\tsubmitted\x18\x01 \x01(\x04R\tsubmitted\x12\x18\n" +
+	"\astarted\x18\x02 \x01(\x04R\astarted\x12\x1c\n" +
+	"\tsucceeded\x18\x03 \x01(\x04R\tsucceeded\x12\x16\n" +
+	"\x06failed\x18\x04 \x01(\x04R\x06failed\x12\x1c\n" +
+	"\tcancelled\x18\x05 \x01(\x04R\tcancelled\x12%\n" +
+	"\x0ereviews_needed\x18\x06 \x01(\x04R\rreviewsNeeded\x12'\n" +
+	"\x0fattempts_failed\x18\a \x01(\x04R\x0eattemptsFailed\x12\"\n" +
+	"\rpickup_p50_us\x18\b \x01(\x03R\vpickupP50Us\x12\"\n" +
+	"\rpickup_p99_us\x18\t \x01(\x03R\vpickupP99Us\"\x87\x01\n" +
+	"\fActivityStep\x12\x13\n" +
+	"\x05at_us\x18\x01 \x01(\x03R\x04atUs\x120\n" +
+	"\x06counts\x18\x02 \x01(\v2\x18.pulse.v1.ActivityCountsR\x06counts\x12\x18\n" +
+	"\awaiting\x18\x03 \x01(\x04R\awaiting\x12\x16\n" +
+	"\x06active\x18\x04 \x01(\x04R\x06active*_\n" +
 	"\vConsistency\x12\x1b\n" +
 	"\x17CONSISTENCY_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18CONSISTENCY_LINEARIZABLE\x10\x01\x12\x15\n" +
@@ -2303,52 +3843,75 @@ func file_pulse_v1_query_proto_rawDescGZIP() []byte {
 }
 
 var file_pulse_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pulse_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_pulse_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_pulse_v1_query_proto_goTypes = []any{
-	(Consistency)(0),       // 0: pulse.v1.Consistency
-	(*Query)(nil),          // 1: pulse.v1.Query
-	(*GetTask)(nil),        // 2: pulse.v1.GetTask
-	(*ListTasks)(nil),      // 3: pulse.v1.ListTasks
-	(*ListAttempts)(nil),   // 4: pulse.v1.ListAttempts
-	(*ListTaskEvents)(nil), // 5: pulse.v1.ListTaskEvents
-	(*GetQueue)(nil),       // 6: pulse.v1.GetQueue
-	(*ListQueues)(nil),     // 7: pulse.v1.ListQueues
-	(*GetNamespace)(nil),   // 8: pulse.v1.GetNamespace
-	(*ListNamespaces)(nil), // 9: pulse.v1.ListNamespaces
-	(*GetWorker)(nil),      // 10: pulse.v1.GetWorker
-	(*ListWorkers)(nil),    // 11: pulse.v1.ListWorkers
-	(*GetKey)(nil),         // 12: pulse.v1.GetKey
-	(*ListKeys)(nil),       // 13: pulse.v1.ListKeys
-	(*GetAttempt)(nil),     // 14: pulse.v1.GetAttempt
-	(*GetStats)(nil),       // 15: pulse.v1.GetStats
-	(*ReadFeed)(nil),       // 16: pulse.v1.ReadFeed
-	(*Answer)(nil),         // 17: pulse.v1.Answer
-	(*TaskList)(nil),       // 18: pulse.v1.TaskList
-	(*AttemptView)(nil),    // 19: pulse.v1.AttemptView
-	(*EvidenceView)(nil),   // 20: pulse.v1.EvidenceView
-	(*AttemptList)(nil),    // 21: pulse.v1.AttemptList
-	(*EventList)(nil),      // 22: pulse.v1.EventList
-	(*QueueList)(nil),      // 23: pulse.v1.QueueList
-	(*NamespaceList)(nil),  // 24: pulse.v1.NamespaceList
-	(*WorkerList)(nil),     // 25: pulse.v1.WorkerList
-	(*KeyList)(nil),        // 26: pulse.v1.KeyList
-	(*Stats)(nil),          // 27: pulse.v1.Stats
-	(*Caller)(nil),         // 28: pulse.v1.Caller
-	(TaskState)(0),         // 29: pulse.v1.TaskState
-	(WaitingReason)(0),     // 30: pulse.v1.WaitingReason
-	(*TaskView)(nil),       // 31: pulse.v1.TaskView
-	(*QueueView)(nil),      // 32: pulse.v1.QueueView
-	(*NamespaceRow)(nil),   // 33: pulse.v1.NamespaceRow
-	(*WorkerView)(nil),     // 34: pulse.v1.WorkerView
-	(*KeyView)(nil),        // 35: pulse.v1.KeyView
-	(*AttemptRow)(nil),     // 36: pulse.v1.AttemptRow
-	(*ReceiptRow)(nil),     // 37: pulse.v1.ReceiptRow
-	(*EvidenceRow)(nil),    // 38: pulse.v1.EvidenceRow
-	(*EventRow)(nil),       // 39: pulse.v1.EventRow
-	(*GatewayRow)(nil),     // 40: pulse.v1.GatewayRow
+	(Consistency)(0),        // 0: pulse.v1.Consistency
+	(*Query)(nil),           // 1: pulse.v1.Query
+	(*GetTask)(nil),         // 2: pulse.v1.GetTask
+	(*ListTasks)(nil),       // 3: pulse.v1.ListTasks
+	(*ListAttempts)(nil),    // 4: pulse.v1.ListAttempts
+	(*ListTaskEvents)(nil),  // 5: pulse.v1.ListTaskEvents
+	(*GetQueue)(nil),        // 6: pulse.v1.GetQueue
+	(*ListQueues)(nil),      // 7: pulse.v1.ListQueues
+	(*GetNamespace)(nil),    // 8: pulse.v1.GetNamespace
+	(*ListNamespaces)(nil),  // 9: pulse.v1.ListNamespaces
+	(*GetWorker)(nil),       // 10: pulse.v1.GetWorker
+	(*ListWorkers)(nil),     // 11: pulse.v1.ListWorkers
+	(*GetKey)(nil),          // 12: pulse.v1.GetKey
+	(*ListKeys)(nil),        // 13: pulse.v1.ListKeys
+	(*GetAttempt)(nil),      // 14: pulse.v1.GetAttempt
+	(*GetStats)(nil),        // 15: pulse.v1.GetStats
+	(*GetActivity)(nil),     // 16: pulse.v1.GetActivity
+	(*ReadTokens)(nil),      // 17: pulse.v1.ReadTokens
+	(*ListTokens)(nil),      // 18: pulse.v1.ListTokens
+	(*ListAudit)(nil),       // 19: pulse.v1.ListAudit
+	(*GetSchedule)(nil),     // 20: pulse.v1.GetSchedule
+	(*ListSchedules)(nil),   // 21: pulse.v1.ListSchedules
+	(*PreviewSchedule)(nil), // 22: pulse.v1.PreviewSchedule
+	(*PreviewBackfill)(nil), // 23: pulse.v1.PreviewBackfill
+	(*ReadFeed)(nil),        // 24: pulse.v1.ReadFeed
+	(*Answer)(nil),          // 25: pulse.v1.Answer
+	(*TokenList)(nil),       // 26: pulse.v1.TokenList
+	(*AuditList)(nil),       // 27: pulse.v1.AuditList
+	(*TaskList)(nil),        // 28: pulse.v1.TaskList
+	(*AttemptView)(nil),     // 29: pulse.v1.AttemptView
+	(*EvidenceView)(nil),    // 30: pulse.v1.EvidenceView
+	(*AttemptList)(nil),     // 31: pulse.v1.AttemptList
+	(*EventList)(nil),       // 32: pulse.v1.EventList
+	(*QueueList)(nil),       // 33: pulse.v1.QueueList
+	(*NamespaceList)(nil),   // 34: pulse.v1.NamespaceList
+	(*ScheduleList)(nil),    // 35: pulse.v1.ScheduleList
+	(*WorkerList)(nil),      // 36: pulse.v1.WorkerList
+	(*KeyList)(nil),         // 37: pulse.v1.KeyList
+	(*Stats)(nil),           // 38: pulse.v1.Stats
+	(*Activity)(nil),        // 39: pulse.v1.Activity
+	(*QueueActivity)(nil),   // 40: pulse.v1.QueueActivity
+	(*ReasonCount)(nil),     // 41: pulse.v1.ReasonCount
+	(*ErrorCount)(nil),      // 42: pulse.v1.ErrorCount
+	(*ActivityCounts)(nil),  // 43: pulse.v1.ActivityCounts
+	(*ActivityStep)(nil),    // 44: pulse.v1.ActivityStep
+	(*Caller)(nil),          // 45: pulse.v1.Caller
+	(TaskState)(0),          // 46: pulse.v1.TaskState
+	(WaitingReason)(0),      // 47: pulse.v1.WaitingReason
+	(*ScheduleSpec)(nil),    // 48: pulse.v1.ScheduleSpec
+	(*ZoneRow)(nil),         // 49: pulse.v1.ZoneRow
+	(*TaskView)(nil),        // 50: pulse.v1.TaskView
+	(*QueueView)(nil),       // 51: pulse.v1.QueueView
+	(*NamespaceRow)(nil),    // 52: pulse.v1.NamespaceRow
+	(*WorkerView)(nil),      // 53: pulse.v1.WorkerView
+	(*KeyView)(nil),         // 54: pulse.v1.KeyView
+	(*AttemptRow)(nil),      // 55: pulse.v1.AttemptRow
+	(*ScheduleView)(nil),    // 56: pulse.v1.ScheduleView
+	(*BackfillResult)(nil),  // 57: pulse.v1.BackfillResult
+	(*TokenRow)(nil),        // 58: pulse.v1.TokenRow
+	(*AuditRow)(nil),        // 59: pulse.v1.AuditRow
+	(*ReceiptRow)(nil),      // 60: pulse.v1.ReceiptRow
+	(*EvidenceRow)(nil),     // 61: pulse.v1.EvidenceRow
+	(*EventRow)(nil),        // 62: pulse.v1.EventRow
+	(*GatewayRow)(nil),      // 63: pulse.v1.GatewayRow
 }
 var file_pulse_v1_query_proto_depIdxs = []int32{
-	28, // 0: pulse.v1.Query.caller:type_name -> pulse.v1.Caller
+	45, // 0: pulse.v1.Query.caller:type_name -> pulse.v1.Caller
 	0,  // 1: pulse.v1.Query.consistency:type_name -> pulse.v1.Consistency
 	2,  // 2: pulse.v1.Query.get_task:type_name -> pulse.v1.GetTask
 	3,  // 3: pulse.v1.Query.list_tasks:type_name -> pulse.v1.ListTasks
@@ -2364,41 +3927,69 @@ var file_pulse_v1_query_proto_depIdxs = []int32{
 	13, // 13: pulse.v1.Query.list_keys:type_name -> pulse.v1.ListKeys
 	14, // 14: pulse.v1.Query.get_attempt:type_name -> pulse.v1.GetAttempt
 	15, // 15: pulse.v1.Query.get_stats:type_name -> pulse.v1.GetStats
-	16, // 16: pulse.v1.Query.read_feed:type_name -> pulse.v1.ReadFeed
-	29, // 17: pulse.v1.ListTasks.states:type_name -> pulse.v1.TaskState
-	30, // 18: pulse.v1.ListTasks.waiting_reason:type_name -> pulse.v1.WaitingReason
-	31, // 19: pulse.v1.Answer.task:type_name -> pulse.v1.TaskView
-	18, // 20: pulse.v1.Answer.tasks:type_name -> pulse.v1.TaskList
-	21, // 21: pulse.v1.Answer.attempts:type_name -> pulse.v1.AttemptList
-	22, // 22: pulse.v1.Answer.events:type_name -> pulse.v1.EventList
-	32, // 23: pulse.v1.Answer.queue:type_name -> pulse.v1.QueueView
-	23, // 24: pulse.v1.Answer.queues:type_name -> pulse.v1.QueueList
-	33, // 25: pulse.v1.Answer.namespace:type_name -> pulse.v1.NamespaceRow
-	24, // 26: pulse.v1.Answer.namespaces:type_name -> pulse.v1.NamespaceList
-	34, // 27: pulse.v1.Answer.worker:type_name -> pulse.v1.WorkerView
-	25, // 28: pulse.v1.Answer.workers:type_name -> pulse.v1.WorkerList
-	35, // 29: pulse.v1.Answer.key:type_name -> pulse.v1.KeyView
-	26, // 30: pulse.v1.Answer.keys:type_name -> pulse.v1.KeyList
-	36, // 31: pulse.v1.Answer.attempt:type_name -> pulse.v1.AttemptRow
-	27, // 32: pulse.v1.Answer.stats:type_name -> pulse.v1.Stats
-	31, // 33: pulse.v1.TaskList.tasks:type_name -> pulse.v1.TaskView
-	36, // 34: pulse.v1.AttemptView.attempt:type_name -> pulse.v1.AttemptRow
-	37, // 35: pulse.v1.AttemptView.receipts:type_name -> pulse.v1.ReceiptRow
-	20, // 36: pulse.v1.AttemptView.evidence:type_name -> pulse.v1.EvidenceView
-	38, // 37: pulse.v1.EvidenceView.evidence:type_name -> pulse.v1.EvidenceRow
-	19, // 38: pulse.v1.AttemptList.attempts:type_name -> pulse.v1.AttemptView
-	39, // 39: pulse.v1.EventList.events:type_name -> pulse.v1.EventRow
-	32, // 40: pulse.v1.QueueList.queues:type_name -> pulse.v1.QueueView
-	33, // 41: pulse.v1.NamespaceList.namespaces:type_name -> pulse.v1.NamespaceRow
-	34, // 42: pulse.v1.WorkerList.workers:type_name -> pulse.v1.WorkerView
-	35, // 43: pulse.v1.KeyList.keys:type_name -> pulse.v1.KeyView
-	32, // 44: pulse.v1.Stats.queues:type_name -> pulse.v1.QueueView
-	40, // 45: pulse.v1.Stats.gateways:type_name -> pulse.v1.GatewayRow
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	24, // 16: pulse.v1.Query.read_feed:type_name -> pulse.v1.ReadFeed
+	16, // 17: pulse.v1.Query.get_activity:type_name -> pulse.v1.GetActivity
+	17, // 18: pulse.v1.Query.read_tokens:type_name -> pulse.v1.ReadTokens
+	18, // 19: pulse.v1.Query.list_tokens:type_name -> pulse.v1.ListTokens
+	19, // 20: pulse.v1.Query.list_audit:type_name -> pulse.v1.ListAudit
+	20, // 21: pulse.v1.Query.get_schedule:type_name -> pulse.v1.GetSchedule
+	21, // 22: pulse.v1.Query.list_schedules:type_name -> pulse.v1.ListSchedules
+	22, // 23: pulse.v1.Query.preview_schedule:type_name -> pulse.v1.PreviewSchedule
+	23, // 24: pulse.v1.Query.preview_backfill:type_name -> pulse.v1.PreviewBackfill
+	46, // 25: pulse.v1.ListTasks.states:type_name -> pulse.v1.TaskState
+	47, // 26: pulse.v1.ListTasks.waiting_reason:type_name -> pulse.v1.WaitingReason
+	48, // 27: pulse.v1.PreviewSchedule.spec:type_name -> pulse.v1.ScheduleSpec
+	49, // 28: pulse.v1.PreviewSchedule.zone:type_name -> pulse.v1.ZoneRow
+	50, // 29: pulse.v1.Answer.task:type_name -> pulse.v1.TaskView
+	28, // 30: pulse.v1.Answer.tasks:type_name -> pulse.v1.TaskList
+	31, // 31: pulse.v1.Answer.attempts:type_name -> pulse.v1.AttemptList
+	32, // 32: pulse.v1.Answer.events:type_name -> pulse.v1.EventList
+	51, // 33: pulse.v1.Answer.queue:type_name -> pulse.v1.QueueView
+	33, // 34: pulse.v1.Answer.queues:type_name -> pulse.v1.QueueList
+	52, // 35: pulse.v1.Answer.namespace:type_name -> pulse.v1.NamespaceRow
+	34, // 36: pulse.v1.Answer.namespaces:type_name -> pulse.v1.NamespaceList
+	53, // 37: pulse.v1.Answer.worker:type_name -> pulse.v1.WorkerView
+	36, // 38: pulse.v1.Answer.workers:type_name -> pulse.v1.WorkerList
+	54, // 39: pulse.v1.Answer.key:type_name -> pulse.v1.KeyView
+	37, // 40: pulse.v1.Answer.keys:type_name -> pulse.v1.KeyList
+	55, // 41: pulse.v1.Answer.attempt:type_name -> pulse.v1.AttemptRow
+	38, // 42: pulse.v1.Answer.stats:type_name -> pulse.v1.Stats
+	39, // 43: pulse.v1.Answer.activity:type_name -> pulse.v1.Activity
+	26, // 44: pulse.v1.Answer.tokens:type_name -> pulse.v1.TokenList
+	27, // 45: pulse.v1.Answer.audit:type_name -> pulse.v1.AuditList
+	56, // 46: pulse.v1.Answer.schedule:type_name -> pulse.v1.ScheduleView
+	35, // 47: pulse.v1.Answer.schedules:type_name -> pulse.v1.ScheduleList
+	57, // 48: pulse.v1.Answer.backfill:type_name -> pulse.v1.BackfillResult
+	58, // 49: pulse.v1.TokenList.tokens:type_name -> pulse.v1.TokenRow
+	59, // 50: pulse.v1.AuditList.rows:type_name -> pulse.v1.AuditRow
+	50, // 51: pulse.v1.TaskList.tasks:type_name -> pulse.v1.TaskView
+	55, // 52: pulse.v1.AttemptView.attempt:type_name -> pulse.v1.AttemptRow
+	60, // 53: pulse.v1.AttemptView.receipts:type_name -> pulse.v1.ReceiptRow
+	30, // 54: pulse.v1.AttemptView.evidence:type_name -> pulse.v1.EvidenceView
+	61, // 55: pulse.v1.EvidenceView.evidence:type_name -> pulse.v1.EvidenceRow
+	29, // 56: pulse.v1.AttemptList.attempts:type_name -> pulse.v1.AttemptView
+	62, // 57: pulse.v1.EventList.events:type_name -> pulse.v1.EventRow
+	51, // 58: pulse.v1.QueueList.queues:type_name -> pulse.v1.QueueView
+	52, // 59: pulse.v1.NamespaceList.namespaces:type_name -> pulse.v1.NamespaceRow
+	56, // 60: pulse.v1.ScheduleList.schedules:type_name -> pulse.v1.ScheduleView
+	53, // 61: pulse.v1.WorkerList.workers:type_name -> pulse.v1.WorkerView
+	54, // 62: pulse.v1.KeyList.keys:type_name -> pulse.v1.KeyView
+	51, // 63: pulse.v1.Stats.queues:type_name -> pulse.v1.QueueView
+	63, // 64: pulse.v1.Stats.gateways:type_name -> pulse.v1.GatewayRow
+	40, // 65: pulse.v1.Activity.queues:type_name -> pulse.v1.QueueActivity
+	40, // 66: pulse.v1.Activity.total:type_name -> pulse.v1.QueueActivity
+	44, // 67: pulse.v1.Activity.steps:type_name -> pulse.v1.ActivityStep
+	51, // 68: pulse.v1.QueueActivity.queue:type_name -> pulse.v1.QueueView
+	41, // 69: pulse.v1.QueueActivity.reasons:type_name -> pulse.v1.ReasonCount
+	43, // 70: pulse.v1.QueueActivity.lately:type_name -> pulse.v1.ActivityCounts
+	42, // 71: pulse.v1.QueueActivity.errors:type_name -> pulse.v1.ErrorCount
+	47, // 72: pulse.v1.ReasonCount.reason:type_name -> pulse.v1.WaitingReason
+	43, // 73: pulse.v1.ActivityStep.counts:type_name -> pulse.v1.ActivityCounts
+	74, // [74:74] is the sub-list for method output_type
+	74, // [74:74] is the sub-list for method input_type
+	74, // [74:74] is the sub-list for extension type_name
+	74, // [74:74] is the sub-list for extension extendee
+	0,  // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_pulse_v1_query_proto_init() }
@@ -2425,8 +4016,16 @@ func file_pulse_v1_query_proto_init() {
 		(*Query_GetAttempt)(nil),
 		(*Query_GetStats)(nil),
 		(*Query_ReadFeed)(nil),
+		(*Query_GetActivity)(nil),
+		(*Query_ReadTokens)(nil),
+		(*Query_ListTokens)(nil),
+		(*Query_ListAudit)(nil),
+		(*Query_GetSchedule)(nil),
+		(*Query_ListSchedules)(nil),
+		(*Query_PreviewSchedule)(nil),
+		(*Query_PreviewBackfill)(nil),
 	}
-	file_pulse_v1_query_proto_msgTypes[16].OneofWrappers = []any{
+	file_pulse_v1_query_proto_msgTypes[24].OneofWrappers = []any{
 		(*Answer_Task)(nil),
 		(*Answer_Tasks)(nil),
 		(*Answer_Attempts)(nil),
@@ -2441,6 +4040,12 @@ func file_pulse_v1_query_proto_init() {
 		(*Answer_Keys)(nil),
 		(*Answer_Attempt)(nil),
 		(*Answer_Stats)(nil),
+		(*Answer_Activity)(nil),
+		(*Answer_Tokens)(nil),
+		(*Answer_Audit)(nil),
+		(*Answer_Schedule)(nil),
+		(*Answer_Schedules)(nil),
+		(*Answer_Backfill)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2448,7 +4053,7 @@ func file_pulse_v1_query_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pulse_v1_query_proto_rawDesc), len(file_pulse_v1_query_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -332,6 +332,7 @@ const (
 	EndCause_END_CAUSE_UNDELIVERABLE     EndCause = 6
 	EndCause_END_CAUSE_UNKNOWN_OUTCOME   EndCause = 7 // the worker itself said UNKNOWN
 	EndCause_END_CAUSE_UNCERTAIN_FAILURE EndCause = 8 // FAILED while an earlier attempt is uncertain
+	EndCause_END_CAUSE_RESTORED          EndCause = 9 // a lost cluster, from whose backup this one was made, may have run it
 )
 
 // Enum value maps for EndCause.
@@ -346,6 +347,7 @@ var (
 		6: "END_CAUSE_UNDELIVERABLE",
 		7: "END_CAUSE_UNKNOWN_OUTCOME",
 		8: "END_CAUSE_UNCERTAIN_FAILURE",
+		9: "END_CAUSE_RESTORED",
 	}
 	EndCause_value = map[string]int32{
 		"END_CAUSE_UNSPECIFIED":       0,
@@ -357,6 +359,7 @@ var (
 		"END_CAUSE_UNDELIVERABLE":     6,
 		"END_CAUSE_UNKNOWN_OUTCOME":   7,
 		"END_CAUSE_UNCERTAIN_FAILURE": 8,
+		"END_CAUSE_RESTORED":          9,
 	}
 )
 
@@ -543,6 +546,123 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_pulse_v1_state_proto_rawDescGZIP(), []int{8}
 }
 
+// What a schedule does with a time that comes while a run of it is not over.
+type Overlap int32
+
+const (
+	Overlap_OVERLAP_UNSPECIFIED Overlap = 0
+	Overlap_OVERLAP_SKIP        Overlap = 1 // leave the time out
+	Overlap_OVERLAP_ALLOW       Overlap = 2 // run beside it
+	Overlap_OVERLAP_BUFFER_ONE  Overlap = 3 // run one time when it is over, leave further ones out
+)
+
+// Enum value maps for Overlap.
+var (
+	Overlap_name = map[int32]string{
+		0: "OVERLAP_UNSPECIFIED",
+		1: "OVERLAP_SKIP",
+		2: "OVERLAP_ALLOW",
+		3: "OVERLAP_BUFFER_ONE",
+	}
+	Overlap_value = map[string]int32{
+		"OVERLAP_UNSPECIFIED": 0,
+		"OVERLAP_SKIP":        1,
+		"OVERLAP_ALLOW":       2,
+		"OVERLAP_BUFFER_ONE":  3,
+	}
+)
+
+func (x Overlap) Enum() *Overlap {
+	p := new(Overlap)
+	*p = x
+	return p
+}
+
+func (x Overlap) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Overlap) Descriptor() protoreflect.EnumDescriptor {
+	return file_pulse_v1_state_proto_enumTypes[9].Descriptor()
+}
+
+func (Overlap) Type() protoreflect.EnumType {
+	return &file_pulse_v1_state_proto_enumTypes[9]
+}
+
+func (x Overlap) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Overlap.Descriptor instead.
+func (Overlap) EnumDescriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{9}
+}
+
+type FireOutcome int32
+
+const (
+	FireOutcome_FIRE_OUTCOME_UNSPECIFIED FireOutcome = 0
+	FireOutcome_FIRE_OUTCOME_FIRED       FireOutcome = 1 // the task was submitted
+	FireOutcome_FIRE_OUTCOME_SKIPPED     FireOutcome = 2 // left out by the overlap policy, or because it has run
+	FireOutcome_FIRE_OUTCOME_BUFFERED    FireOutcome = 3 // waits for the run before it to be over
+	FireOutcome_FIRE_OUTCOME_MISSED      FireOutcome = 4 // too late by the catch-up window
+	FireOutcome_FIRE_OUTCOME_REFUSED     FireOutcome = 5 // the task could not be submitted
+	FireOutcome_FIRE_OUTCOME_TRIGGERED   FireOutcome = 6 // submitted because somebody asked for it now
+	FireOutcome_FIRE_OUTCOME_BACKFILLED  FireOutcome = 7 // submitted because somebody asked for that past time
+)
+
+// Enum value maps for FireOutcome.
+var (
+	FireOutcome_name = map[int32]string{
+		0: "FIRE_OUTCOME_UNSPECIFIED",
+		1: "FIRE_OUTCOME_FIRED",
+		2: "FIRE_OUTCOME_SKIPPED",
+		3: "FIRE_OUTCOME_BUFFERED",
+		4: "FIRE_OUTCOME_MISSED",
+		5: "FIRE_OUTCOME_REFUSED",
+		6: "FIRE_OUTCOME_TRIGGERED",
+		7: "FIRE_OUTCOME_BACKFILLED",
+	}
+	FireOutcome_value = map[string]int32{
+		"FIRE_OUTCOME_UNSPECIFIED": 0,
+		"FIRE_OUTCOME_FIRED":       1,
+		"FIRE_OUTCOME_SKIPPED":     2,
+		"FIRE_OUTCOME_BUFFERED":    3,
+		"FIRE_OUTCOME_MISSED":      4,
+		"FIRE_OUTCOME_REFUSED":     5,
+		"FIRE_OUTCOME_TRIGGERED":   6,
+		"FIRE_OUTCOME_BACKFILLED":  7,
+	}
+)
+
+func (x FireOutcome) Enum() *FireOutcome {
+	p := new(FireOutcome)
+	*p = x
+	return p
+}
+
+func (x FireOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FireOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_pulse_v1_state_proto_enumTypes[10].Descriptor()
+}
+
+func (FireOutcome) Type() protoreflect.EnumType {
+	return &file_pulse_v1_state_proto_enumTypes[10]
+}
+
+func (x FireOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FireOutcome.Descriptor instead.
+func (FireOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{10}
+}
+
 type RetryPolicy struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	MaxAttempts      uint32                 `protobuf:"varint,1,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"` // 1..100
@@ -691,8 +811,15 @@ type MetaRow struct {
 	IdempotencyKeysMax uint64                 `protobuf:"varint,15,opt,name=idempotency_keys_max,json=idempotencyKeysMax,proto3" json:"idempotency_keys_max,omitempty"` // for each namespace
 	FormatLevel        uint32                 `protobuf:"varint,16,opt,name=format_level,json=formatLevel,proto3" json:"format_level,omitempty"`                        // highest command format every voter understands
 	FeedTrimAtUs       int64                  `protobuf:"varint,17,opt,name=feed_trim_at_us,json=feedTrimAtUs,proto3" json:"feed_trim_at_us,omitempty"`                 // when the front of the feed is looked at next
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// restored_clock_us is the cluster clock of the backup that this cluster was
+	// made from. Tasks that have not changed since may have been run by the lost
+	// cluster after it. 0: there was none, or an operator vouches for the tasks.
+	RestoredClockUs int64  `protobuf:"varint,18,opt,name=restored_clock_us,json=restoredClockUs,proto3" json:"restored_clock_us,omitempty"`
+	AuditLast       uint64 `protobuf:"varint,40,opt,name=audit_last,json=auditLast,proto3" json:"audit_last,omitempty"`    // position of the newest audit row
+	AuditLow        uint64 `protobuf:"varint,41,opt,name=audit_low,json=auditLow,proto3" json:"audit_low,omitempty"`       // rows at or below it have left the record
+	TokensMade      bool   `protobuf:"varint,42,opt,name=tokens_made,json=tokensMade,proto3" json:"tokens_made,omitempty"` // there was an access token once
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *MetaRow) Reset() {
@@ -844,6 +971,34 @@ func (x *MetaRow) GetFeedTrimAtUs() int64 {
 	return 0
 }
 
+func (x *MetaRow) GetRestoredClockUs() int64 {
+	if x != nil {
+		return x.RestoredClockUs
+	}
+	return 0
+}
+
+func (x *MetaRow) GetAuditLast() uint64 {
+	if x != nil {
+		return x.AuditLast
+	}
+	return 0
+}
+
+func (x *MetaRow) GetAuditLow() uint64 {
+	if x != nil {
+		return x.AuditLow
+	}
+	return 0
+}
+
+func (x *MetaRow) GetTokensMade() bool {
+	if x != nil {
+		return x.TokensMade
+	}
+	return false
+}
+
 // Opening is the first entry of a term.
 type Opening struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -967,6 +1122,8 @@ type NamespaceRow struct {
 	UpdatedAtUs     int64                  `protobuf:"varint,6,opt,name=updated_at_us,json=updatedAtUs,proto3" json:"updated_at_us,omitempty"`
 	Queues          uint64                 `protobuf:"varint,7,opt,name=queues,proto3" json:"queues,omitempty"`
 	IdempotencyKeys uint64                 `protobuf:"varint,8,opt,name=idempotency_keys,json=idempotencyKeys,proto3" json:"idempotency_keys,omitempty"` // remembered now
+	Quota           *NamespaceQuota        `protobuf:"bytes,20,opt,name=quota,proto3" json:"quota,omitempty"`
+	Usage           *NamespaceUsage        `protobuf:"bytes,21,opt,name=usage,proto3" json:"usage,omitempty"` // filled in answers, never stored
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1057,6 +1214,491 @@ func (x *NamespaceRow) GetIdempotencyKeys() uint64 {
 	return 0
 }
 
+func (x *NamespaceRow) GetQuota() *NamespaceQuota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+func (x *NamespaceRow) GetUsage() *NamespaceUsage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+// NamespaceQuota bounds what a namespace may hold; 0 is no bound.
+type NamespaceQuota struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TasksWaiting  uint64                 `protobuf:"varint,1,opt,name=tasks_waiting,json=tasksWaiting,proto3" json:"tasks_waiting,omitempty"`
+	PayloadBytes  uint64                 `protobuf:"varint,2,opt,name=payload_bytes,json=payloadBytes,proto3" json:"payload_bytes,omitempty"` // of tasks that are not over
+	Workers       uint64                 `protobuf:"varint,3,opt,name=workers,proto3" json:"workers,omitempty"`                               // connected
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamespaceQuota) Reset() {
+	*x = NamespaceQuota{}
+	mi := &file_pulse_v1_state_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamespaceQuota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamespaceQuota) ProtoMessage() {}
+
+func (x *NamespaceQuota) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamespaceQuota.ProtoReflect.Descriptor instead.
+func (*NamespaceQuota) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NamespaceQuota) GetTasksWaiting() uint64 {
+	if x != nil {
+		return x.TasksWaiting
+	}
+	return 0
+}
+
+func (x *NamespaceQuota) GetPayloadBytes() uint64 {
+	if x != nil {
+		return x.PayloadBytes
+	}
+	return 0
+}
+
+func (x *NamespaceQuota) GetWorkers() uint64 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
+type NamespaceUsage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TasksWaiting  uint64                 `protobuf:"varint,1,opt,name=tasks_waiting,json=tasksWaiting,proto3" json:"tasks_waiting,omitempty"`
+	PayloadBytes  uint64                 `protobuf:"varint,2,opt,name=payload_bytes,json=payloadBytes,proto3" json:"payload_bytes,omitempty"`
+	Workers       uint64                 `protobuf:"varint,3,opt,name=workers,proto3" json:"workers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamespaceUsage) Reset() {
+	*x = NamespaceUsage{}
+	mi := &file_pulse_v1_state_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamespaceUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamespaceUsage) ProtoMessage() {}
+
+func (x *NamespaceUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamespaceUsage.ProtoReflect.Descriptor instead.
+func (*NamespaceUsage) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *NamespaceUsage) GetTasksWaiting() uint64 {
+	if x != nil {
+		return x.TasksWaiting
+	}
+	return 0
+}
+
+func (x *NamespaceUsage) GetPayloadBytes() uint64 {
+	if x != nil {
+		return x.PayloadBytes
+	}
+	return 0
+}
+
+func (x *NamespaceUsage) GetWorkers() uint64 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
+// TokenRow is an access token. The token as the caller shows it is not in it.
+type TokenRow struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Format        uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
+	Id            []byte                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	SecretHash    []byte                 `protobuf:"bytes,4,opt,name=secret_hash,json=secretHash,proto3" json:"secret_hash,omitempty"`
+	Grants        []*TokenGrant          `protobuf:"bytes,5,rep,name=grants,proto3" json:"grants,omitempty"`
+	CreatedAtUs   int64                  `protobuf:"varint,6,opt,name=created_at_us,json=createdAtUs,proto3" json:"created_at_us,omitempty"`
+	CreatedBy     string                 `protobuf:"bytes,7,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
+	ExpiresAtUs   int64                  `protobuf:"varint,8,opt,name=expires_at_us,json=expiresAtUs,proto3" json:"expires_at_us,omitempty"` // 0 = never
+	RevokedAtUs   int64                  `protobuf:"varint,9,opt,name=revoked_at_us,json=revokedAtUs,proto3" json:"revoked_at_us,omitempty"` // 0 = not revoked
+	RevokedBy     string                 `protobuf:"bytes,10,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
+	UsedAtUs      int64                  `protobuf:"varint,11,opt,name=used_at_us,json=usedAtUs,proto3" json:"used_at_us,omitempty"` // within ten minutes; 0 = never
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenRow) Reset() {
+	*x = TokenRow{}
+	mi := &file_pulse_v1_state_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenRow) ProtoMessage() {}
+
+func (x *TokenRow) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenRow.ProtoReflect.Descriptor instead.
+func (*TokenRow) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TokenRow) GetFormat() uint32 {
+	if x != nil {
+		return x.Format
+	}
+	return 0
+}
+
+func (x *TokenRow) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *TokenRow) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TokenRow) GetSecretHash() []byte {
+	if x != nil {
+		return x.SecretHash
+	}
+	return nil
+}
+
+func (x *TokenRow) GetGrants() []*TokenGrant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+func (x *TokenRow) GetCreatedAtUs() int64 {
+	if x != nil {
+		return x.CreatedAtUs
+	}
+	return 0
+}
+
+func (x *TokenRow) GetCreatedBy() string {
+	if x != nil {
+		return x.CreatedBy
+	}
+	return ""
+}
+
+func (x *TokenRow) GetExpiresAtUs() int64 {
+	if x != nil {
+		return x.ExpiresAtUs
+	}
+	return 0
+}
+
+func (x *TokenRow) GetRevokedAtUs() int64 {
+	if x != nil {
+		return x.RevokedAtUs
+	}
+	return 0
+}
+
+func (x *TokenRow) GetRevokedBy() string {
+	if x != nil {
+		return x.RevokedBy
+	}
+	return ""
+}
+
+func (x *TokenRow) GetUsedAtUs() int64 {
+	if x != nil {
+		return x.UsedAtUs
+	}
+	return 0
+}
+
+type TokenGrant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"` // name, or * for all
+	Queues        []string               `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`       // of a worker; empty = all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenGrant) Reset() {
+	*x = TokenGrant{}
+	mi := &file_pulse_v1_state_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenGrant) ProtoMessage() {}
+
+func (x *TokenGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenGrant.ProtoReflect.Descriptor instead.
+func (*TokenGrant) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TokenGrant) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *TokenGrant) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *TokenGrant) GetQueues() []string {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+// AuditRow is one accepted change by a caller: who, what, why.
+type AuditRow struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Format         uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
+	Position       uint64                 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"` // 1, 2, 3 ...
+	Index          uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`       // fence_base + log index
+	TimeUs         int64                  `protobuf:"varint,4,opt,name=time_us,json=timeUs,proto3" json:"time_us,omitempty"`
+	Namespaces     []string               `protobuf:"bytes,5,rep,name=namespaces,proto3" json:"namespaces,omitempty"` // it concerns; * for the cluster
+	Principal      string                 `protobuf:"bytes,6,opt,name=principal,proto3" json:"principal,omitempty"`
+	TokenId        []byte                 `protobuf:"bytes,7,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
+	TokenName      string                 `protobuf:"bytes,8,opt,name=token_name,json=tokenName,proto3" json:"token_name,omitempty"`
+	Roles          []string               `protobuf:"bytes,9,rep,name=roles,proto3" json:"roles,omitempty"`
+	Action         string                 `protobuf:"bytes,10,opt,name=action,proto3" json:"action,omitempty"` // command type
+	Target         string                 `protobuf:"bytes,11,opt,name=target,proto3" json:"target,omitempty"`
+	Detail         string                 `protobuf:"bytes,12,opt,name=detail,proto3" json:"detail,omitempty"`
+	Note           string                 `protobuf:"bytes,13,opt,name=note,proto3" json:"note,omitempty"`
+	RequestId      string                 `protobuf:"bytes,14,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	CommandId      []byte                 `protobuf:"bytes,15,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
+	IdempotencyKey string                 `protobuf:"bytes,16,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *AuditRow) Reset() {
+	*x = AuditRow{}
+	mi := &file_pulse_v1_state_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRow) ProtoMessage() {}
+
+func (x *AuditRow) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRow.ProtoReflect.Descriptor instead.
+func (*AuditRow) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AuditRow) GetFormat() uint32 {
+	if x != nil {
+		return x.Format
+	}
+	return 0
+}
+
+func (x *AuditRow) GetPosition() uint64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *AuditRow) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *AuditRow) GetTimeUs() int64 {
+	if x != nil {
+		return x.TimeUs
+	}
+	return 0
+}
+
+func (x *AuditRow) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *AuditRow) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *AuditRow) GetTokenId() []byte {
+	if x != nil {
+		return x.TokenId
+	}
+	return nil
+}
+
+func (x *AuditRow) GetTokenName() string {
+	if x != nil {
+		return x.TokenName
+	}
+	return ""
+}
+
+func (x *AuditRow) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+func (x *AuditRow) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *AuditRow) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *AuditRow) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *AuditRow) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *AuditRow) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *AuditRow) GetCommandId() []byte {
+	if x != nil {
+		return x.CommandId
+	}
+	return nil
+}
+
+func (x *AuditRow) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
 type QueueSettings struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	LeaseDurationMs   int64                  `protobuf:"varint,1,opt,name=lease_duration_ms,json=leaseDurationMs,proto3" json:"lease_duration_ms,omitempty"`
@@ -1073,7 +1715,7 @@ type QueueSettings struct {
 
 func (x *QueueSettings) Reset() {
 	*x = QueueSettings{}
-	mi := &file_pulse_v1_state_proto_msgTypes[6]
+	mi := &file_pulse_v1_state_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1727,7 @@ func (x *QueueSettings) String() string {
 func (*QueueSettings) ProtoMessage() {}
 
 func (x *QueueSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[6]
+	mi := &file_pulse_v1_state_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1740,7 @@ func (x *QueueSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueSettings.ProtoReflect.Descriptor instead.
 func (*QueueSettings) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{6}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *QueueSettings) GetLeaseDurationMs() int64 {
@@ -1175,7 +1817,7 @@ type QueueRow struct {
 
 func (x *QueueRow) Reset() {
 	*x = QueueRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[7]
+	mi := &file_pulse_v1_state_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1829,7 @@ func (x *QueueRow) String() string {
 func (*QueueRow) ProtoMessage() {}
 
 func (x *QueueRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[7]
+	mi := &file_pulse_v1_state_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1842,7 @@ func (x *QueueRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueRow.ProtoReflect.Descriptor instead.
 func (*QueueRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{7}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *QueueRow) GetFormat() uint32 {
@@ -1317,13 +1959,18 @@ type TaskRow struct {
 	RetentionMs         int64                  `protobuf:"varint,39,opt,name=retention_ms,json=retentionMs,proto3" json:"retention_ms,omitempty"`                        // the queue's setting when the task ended
 	CreatedCommandId    []byte                 `protobuf:"bytes,40,opt,name=created_command_id,json=createdCommandId,proto3" json:"created_command_id,omitempty"`        // root of the causation chain
 	ReviewCause         EndCause               `protobuf:"varint,41,opt,name=review_cause,json=reviewCause,proto3,enum=pulse.v1.EndCause" json:"review_cause,omitempty"` // why it is in NEEDS_REVIEW
+	EventIndex          uint64                 `protobuf:"varint,42,opt,name=event_index,json=eventIndex,proto3" json:"event_index,omitempty"`                           // its last commit in the feed, by (index, place)
+	EventPlace          uint32                 `protobuf:"varint,43,opt,name=event_place,json=eventPlace,proto3" json:"event_place,omitempty"`
+	ScheduleId          []byte                 `protobuf:"bytes,44,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`       // the schedule whose run it is
+	NominalAtUs         int64                  `protobuf:"varint,45,opt,name=nominal_at_us,json=nominalAtUs,proto3" json:"nominal_at_us,omitempty"` // of a schedule's run: the time it is for
+	Traced              bool                   `protobuf:"varint,60,opt,name=traced,proto3" json:"traced,omitempty"`                                // there is a TraceContext of the task
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
 
 func (x *TaskRow) Reset() {
 	*x = TaskRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[8]
+	mi := &file_pulse_v1_state_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1982,7 @@ func (x *TaskRow) String() string {
 func (*TaskRow) ProtoMessage() {}
 
 func (x *TaskRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[8]
+	mi := &file_pulse_v1_state_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1995,7 @@ func (x *TaskRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskRow.ProtoReflect.Descriptor instead.
 func (*TaskRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{8}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TaskRow) GetFormat() uint32 {
@@ -1638,6 +2285,96 @@ func (x *TaskRow) GetReviewCause() EndCause {
 	return EndCause_END_CAUSE_UNSPECIFIED
 }
 
+func (x *TaskRow) GetEventIndex() uint64 {
+	if x != nil {
+		return x.EventIndex
+	}
+	return 0
+}
+
+func (x *TaskRow) GetEventPlace() uint32 {
+	if x != nil {
+		return x.EventPlace
+	}
+	return 0
+}
+
+func (x *TaskRow) GetScheduleId() []byte {
+	if x != nil {
+		return x.ScheduleId
+	}
+	return nil
+}
+
+func (x *TaskRow) GetNominalAtUs() int64 {
+	if x != nil {
+		return x.NominalAtUs
+	}
+	return 0
+}
+
+func (x *TaskRow) GetTraced() bool {
+	if x != nil {
+		return x.Traced
+	}
+	return false
+}
+
+// TraceContext is W3C Trace Context. It serves transport alone: it has a row of
+// its own beside the task's, no fact and no decision depends on it, and nobody
+// is answered with it but the worker that runs the task.
+type TraceContext struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Parent        string                 `protobuf:"bytes,1,opt,name=parent,proto3" json:"parent,omitempty"` // traceparent
+	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`   // tracestate
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceContext) Reset() {
+	*x = TraceContext{}
+	mi := &file_pulse_v1_state_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceContext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceContext) ProtoMessage() {}
+
+func (x *TraceContext) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceContext.ProtoReflect.Descriptor instead.
+func (*TraceContext) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *TraceContext) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *TraceContext) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
 type AttemptRow struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	Format              uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
@@ -1673,7 +2410,7 @@ type AttemptRow struct {
 
 func (x *AttemptRow) Reset() {
 	*x = AttemptRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[9]
+	mi := &file_pulse_v1_state_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +2422,7 @@ func (x *AttemptRow) String() string {
 func (*AttemptRow) ProtoMessage() {}
 
 func (x *AttemptRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[9]
+	mi := &file_pulse_v1_state_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +2435,7 @@ func (x *AttemptRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptRow.ProtoReflect.Descriptor instead.
 func (*AttemptRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{9}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AttemptRow) GetFormat() uint32 {
@@ -1911,7 +2648,7 @@ type ReceiptRow struct {
 
 func (x *ReceiptRow) Reset() {
 	*x = ReceiptRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[10]
+	mi := &file_pulse_v1_state_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1923,7 +2660,7 @@ func (x *ReceiptRow) String() string {
 func (*ReceiptRow) ProtoMessage() {}
 
 func (x *ReceiptRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[10]
+	mi := &file_pulse_v1_state_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1936,7 +2673,7 @@ func (x *ReceiptRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiptRow.ProtoReflect.Descriptor instead.
 func (*ReceiptRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{10}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReceiptRow) GetFormat() uint32 {
@@ -2042,7 +2779,7 @@ type EvidenceRow struct {
 
 func (x *EvidenceRow) Reset() {
 	*x = EvidenceRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[11]
+	mi := &file_pulse_v1_state_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2054,7 +2791,7 @@ func (x *EvidenceRow) String() string {
 func (*EvidenceRow) ProtoMessage() {}
 
 func (x *EvidenceRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[11]
+	mi := &file_pulse_v1_state_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2067,7 +2804,7 @@ func (x *EvidenceRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvidenceRow.ProtoReflect.Descriptor instead.
 func (*EvidenceRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{11}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EvidenceRow) GetFormat() uint32 {
@@ -2161,12 +2898,14 @@ type InstanceRow struct {
 	Active                    uint32                 `protobuf:"varint,23,opt,name=active,proto3" json:"active,omitempty"`                                               // attempts LEASED or RUNNING
 	AssignedIndex             uint64                 `protobuf:"varint,24,opt,name=assigned_index,json=assignedIndex,proto3" json:"assigned_index,omitempty"`            // last assignment, for fairness
 	AssignedPlace             uint32                 `protobuf:"varint,25,opt,name=assigned_place,json=assignedPlace,proto3" json:"assigned_place,omitempty"`
-	Hold                      bool                   `protobuf:"varint,26,opt,name=hold,proto3" json:"hold,omitempty"`                                    // an offer lapsed: no new one before a valid frame ...
-	HoldUntilUs               int64                  `protobuf:"varint,27,opt,name=hold_until_us,json=holdUntilUs,proto3" json:"hold_until_us,omitempty"` // ... and not before this time
+	Hold                      bool                   `protobuf:"varint,26,opt,name=hold,proto3" json:"hold,omitempty"`                                    // an offer lapsed: one at a time before a valid frame ...
+	HoldUntilUs               int64                  `protobuf:"varint,27,opt,name=hold_until_us,json=holdUntilUs,proto3" json:"hold_until_us,omitempty"` // ... and none before this time
 	HoldMs                    int64                  `protobuf:"varint,28,opt,name=hold_ms,json=holdMs,proto3" json:"hold_ms,omitempty"`                  // doubles from 1 s to 60 s while this repeats
+	HeldAtUs                  int64                  `protobuf:"varint,35,opt,name=held_at_us,json=heldAtUs,proto3" json:"held_at_us,omitempty"`          // when the last rest began; offers of before it are no repetition
 	GraceOver                 bool                   `protobuf:"varint,29,opt,name=grace_over,json=graceOver,proto3" json:"grace_over,omitempty"`         // unstarted attempts were released after the disconnect
 	CreatedAtUs               int64                  `protobuf:"varint,30,opt,name=created_at_us,json=createdAtUs,proto3" json:"created_at_us,omitempty"`
 	Peer                      string                 `protobuf:"bytes,31,opt,name=peer,proto3" json:"peer,omitempty"`                                                     // address it connected from, as the gateway saw it
+	Undeliverable             bool                   `protobuf:"varint,34,opt,name=undeliverable,proto3" json:"undeliverable,omitempty"`                                  // it was disconnected because work could not be delivered to it
 	DisconnectedIndex         uint64                 `protobuf:"varint,33,opt,name=disconnected_index,json=disconnectedIndex,proto3" json:"disconnected_index,omitempty"` // fencing number of the entry that disconnected it
 	Revision                  uint64                 `protobuf:"varint,32,opt,name=revision,proto3" json:"revision,omitempty"`                                            // grows with registrations, losses and drains, not with heartbeats
 	unknownFields             protoimpl.UnknownFields
@@ -2175,7 +2914,7 @@ type InstanceRow struct {
 
 func (x *InstanceRow) Reset() {
 	*x = InstanceRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[12]
+	mi := &file_pulse_v1_state_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2187,7 +2926,7 @@ func (x *InstanceRow) String() string {
 func (*InstanceRow) ProtoMessage() {}
 
 func (x *InstanceRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[12]
+	mi := &file_pulse_v1_state_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2200,7 +2939,7 @@ func (x *InstanceRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceRow.ProtoReflect.Descriptor instead.
 func (*InstanceRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{12}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *InstanceRow) GetFormat() uint32 {
@@ -2399,6 +3138,13 @@ func (x *InstanceRow) GetHoldMs() int64 {
 	return 0
 }
 
+func (x *InstanceRow) GetHeldAtUs() int64 {
+	if x != nil {
+		return x.HeldAtUs
+	}
+	return 0
+}
+
 func (x *InstanceRow) GetGraceOver() bool {
 	if x != nil {
 		return x.GraceOver
@@ -2418,6 +3164,13 @@ func (x *InstanceRow) GetPeer() string {
 		return x.Peer
 	}
 	return ""
+}
+
+func (x *InstanceRow) GetUndeliverable() bool {
+	if x != nil {
+		return x.Undeliverable
+	}
+	return false
 }
 
 func (x *InstanceRow) GetDisconnectedIndex() uint64 {
@@ -2448,7 +3201,7 @@ type GatewayRow struct {
 
 func (x *GatewayRow) Reset() {
 	*x = GatewayRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[13]
+	mi := &file_pulse_v1_state_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2460,7 +3213,7 @@ func (x *GatewayRow) String() string {
 func (*GatewayRow) ProtoMessage() {}
 
 func (x *GatewayRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[13]
+	mi := &file_pulse_v1_state_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2473,7 +3226,7 @@ func (x *GatewayRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayRow.ProtoReflect.Descriptor instead.
 func (*GatewayRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{13}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GatewayRow) GetFormat() uint32 {
@@ -2535,7 +3288,7 @@ type KeyRow struct {
 
 func (x *KeyRow) Reset() {
 	*x = KeyRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[14]
+	mi := &file_pulse_v1_state_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2547,7 +3300,7 @@ func (x *KeyRow) String() string {
 func (*KeyRow) ProtoMessage() {}
 
 func (x *KeyRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[14]
+	mi := &file_pulse_v1_state_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2560,7 +3313,7 @@ func (x *KeyRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRow.ProtoReflect.Descriptor instead.
 func (*KeyRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{14}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *KeyRow) GetFormat() uint32 {
@@ -2636,7 +3389,7 @@ type IdempotencyRow struct {
 
 func (x *IdempotencyRow) Reset() {
 	*x = IdempotencyRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[15]
+	mi := &file_pulse_v1_state_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2648,7 +3401,7 @@ func (x *IdempotencyRow) String() string {
 func (*IdempotencyRow) ProtoMessage() {}
 
 func (x *IdempotencyRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[15]
+	mi := &file_pulse_v1_state_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2661,7 +3414,7 @@ func (x *IdempotencyRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdempotencyRow.ProtoReflect.Descriptor instead.
 func (*IdempotencyRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{15}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *IdempotencyRow) GetFormat() uint32 {
@@ -2713,6 +3466,783 @@ func (x *IdempotencyRow) GetCommandType() string {
 	return ""
 }
 
+// CronFields is a cron text as it is computed with: bit n of a set is the value n.
+// It is made before the log, so that what a text means does not depend on the
+// version that reads it.
+type CronFields struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seconds       uint64                 `protobuf:"varint,1,opt,name=seconds,proto3" json:"seconds,omitempty"`                         // 0 to 59
+	Minutes       uint64                 `protobuf:"varint,2,opt,name=minutes,proto3" json:"minutes,omitempty"`                         // 0 to 59
+	Hours         uint32                 `protobuf:"varint,3,opt,name=hours,proto3" json:"hours,omitempty"`                             // 0 to 23
+	Days          uint32                 `protobuf:"varint,4,opt,name=days,proto3" json:"days,omitempty"`                               // 1 to 31
+	Months        uint32                 `protobuf:"varint,5,opt,name=months,proto3" json:"months,omitempty"`                           // 1 to 12
+	Weekdays      uint32                 `protobuf:"varint,6,opt,name=weekdays,proto3" json:"weekdays,omitempty"`                       // 0 to 6, 0 is Sunday
+	AnyDay        bool                   `protobuf:"varint,7,opt,name=any_day,json=anyDay,proto3" json:"any_day,omitempty"`             // the field is *: the weekday alone decides
+	AnyWeekday    bool                   `protobuf:"varint,8,opt,name=any_weekday,json=anyWeekday,proto3" json:"any_weekday,omitempty"` // the field is *: the day of the month alone decides
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CronFields) Reset() {
+	*x = CronFields{}
+	mi := &file_pulse_v1_state_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CronFields) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CronFields) ProtoMessage() {}
+
+func (x *CronFields) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CronFields.ProtoReflect.Descriptor instead.
+func (*CronFields) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CronFields) GetSeconds() uint64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *CronFields) GetMinutes() uint64 {
+	if x != nil {
+		return x.Minutes
+	}
+	return 0
+}
+
+func (x *CronFields) GetHours() uint32 {
+	if x != nil {
+		return x.Hours
+	}
+	return 0
+}
+
+func (x *CronFields) GetDays() uint32 {
+	if x != nil {
+		return x.Days
+	}
+	return 0
+}
+
+func (x *CronFields) GetMonths() uint32 {
+	if x != nil {
+		return x.Months
+	}
+	return 0
+}
+
+func (x *CronFields) GetWeekdays() uint32 {
+	if x != nil {
+		return x.Weekdays
+	}
+	return 0
+}
+
+func (x *CronFields) GetAnyDay() bool {
+	if x != nil {
+		return x.AnyDay
+	}
+	return false
+}
+
+func (x *CronFields) GetAnyWeekday() bool {
+	if x != nil {
+		return x.AnyWeekday
+	}
+	return false
+}
+
+// TaskTemplate is the task that a schedule submits, without its payload, which
+// has a key of its own. Absent members are filled from the queue at each run.
+type TaskTemplate struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Queue            string                 `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	Handler          string                 `protobuf:"bytes,2,opt,name=handler,proto3" json:"handler,omitempty"`
+	HandlerVersion   string                 `protobuf:"bytes,3,opt,name=handler_version,json=handlerVersion,proto3" json:"handler_version,omitempty"`
+	PayloadVersion   string                 `protobuf:"bytes,4,opt,name=payload_version,json=payloadVersion,proto3" json:"payload_version,omitempty"`
+	PayloadDigest    []byte                 `protobuf:"bytes,5,opt,name=payload_digest,json=payloadDigest,proto3" json:"payload_digest,omitempty"` // SHA-256
+	PayloadBytes     uint32                 `protobuf:"varint,6,opt,name=payload_bytes,json=payloadBytes,proto3" json:"payload_bytes,omitempty"`
+	ConcurrencyKey   string                 `protobuf:"bytes,7,opt,name=concurrency_key,json=concurrencyKey,proto3" json:"concurrency_key,omitempty"`
+	Priority         uint32                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
+	RecoverySafety   RecoverySafety         `protobuf:"varint,9,opt,name=recovery_safety,json=recoverySafety,proto3,enum=pulse.v1.RecoverySafety" json:"recovery_safety,omitempty"` // UNSPECIFIED = IDEMPOTENT
+	MaxAttempts      *uint32                `protobuf:"varint,10,opt,name=max_attempts,json=maxAttempts,proto3,oneof" json:"max_attempts,omitempty"`
+	InitialDelayMs   *int64                 `protobuf:"varint,11,opt,name=initial_delay_ms,json=initialDelayMs,proto3,oneof" json:"initial_delay_ms,omitempty"`
+	MaxDelayMs       *int64                 `protobuf:"varint,12,opt,name=max_delay_ms,json=maxDelayMs,proto3,oneof" json:"max_delay_ms,omitempty"`
+	AttemptTimeoutMs *int64                 `protobuf:"varint,13,opt,name=attempt_timeout_ms,json=attemptTimeoutMs,proto3,oneof" json:"attempt_timeout_ms,omitempty"`
+	StartDeadlineMs  int64                  `protobuf:"varint,14,opt,name=start_deadline_ms,json=startDeadlineMs,proto3" json:"start_deadline_ms,omitempty"` // counted from the submission; 0 = none
+	DeadlineMs       int64                  `protobuf:"varint,15,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`                  // 0 = the queue's default
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *TaskTemplate) Reset() {
+	*x = TaskTemplate{}
+	mi := &file_pulse_v1_state_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskTemplate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskTemplate) ProtoMessage() {}
+
+func (x *TaskTemplate) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskTemplate.ProtoReflect.Descriptor instead.
+func (*TaskTemplate) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *TaskTemplate) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *TaskTemplate) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
+func (x *TaskTemplate) GetHandlerVersion() string {
+	if x != nil {
+		return x.HandlerVersion
+	}
+	return ""
+}
+
+func (x *TaskTemplate) GetPayloadVersion() string {
+	if x != nil {
+		return x.PayloadVersion
+	}
+	return ""
+}
+
+func (x *TaskTemplate) GetPayloadDigest() []byte {
+	if x != nil {
+		return x.PayloadDigest
+	}
+	return nil
+}
+
+func (x *TaskTemplate) GetPayloadBytes() uint32 {
+	if x != nil {
+		return x.PayloadBytes
+	}
+	return 0
+}
+
+func (x *TaskTemplate) GetConcurrencyKey() string {
+	if x != nil {
+		return x.ConcurrencyKey
+	}
+	return ""
+}
+
+func (x *TaskTemplate) GetPriority() uint32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *TaskTemplate) GetRecoverySafety() RecoverySafety {
+	if x != nil {
+		return x.RecoverySafety
+	}
+	return RecoverySafety_RECOVERY_SAFETY_UNSPECIFIED
+}
+
+func (x *TaskTemplate) GetMaxAttempts() uint32 {
+	if x != nil && x.MaxAttempts != nil {
+		return *x.MaxAttempts
+	}
+	return 0
+}
+
+func (x *TaskTemplate) GetInitialDelayMs() int64 {
+	if x != nil && x.InitialDelayMs != nil {
+		return *x.InitialDelayMs
+	}
+	return 0
+}
+
+func (x *TaskTemplate) GetMaxDelayMs() int64 {
+	if x != nil && x.MaxDelayMs != nil {
+		return *x.MaxDelayMs
+	}
+	return 0
+}
+
+func (x *TaskTemplate) GetAttemptTimeoutMs() int64 {
+	if x != nil && x.AttemptTimeoutMs != nil {
+		return *x.AttemptTimeoutMs
+	}
+	return 0
+}
+
+func (x *TaskTemplate) GetStartDeadlineMs() int64 {
+	if x != nil {
+		return x.StartDeadlineMs
+	}
+	return 0
+}
+
+func (x *TaskTemplate) GetDeadlineMs() int64 {
+	if x != nil {
+		return x.DeadlineMs
+	}
+	return 0
+}
+
+// ScheduleSpec is what a user sets.
+type ScheduleSpec struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cron          string                 `protobuf:"bytes,1,opt,name=cron,proto3" json:"cron,omitempty"`                               // as written; empty with every_ms
+	Fields        *CronFields            `protobuf:"bytes,2,opt,name=fields,proto3" json:"fields,omitempty"`                           // with cron
+	TimeZone      string                 `protobuf:"bytes,3,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`       // with cron: the name of a ZoneRow
+	EveryMs       int64                  `protobuf:"varint,4,opt,name=every_ms,json=everyMs,proto3" json:"every_ms,omitempty"`         // multiples of it since start_at_us, or since 1970
+	StartAtUs     int64                  `protobuf:"varint,5,opt,name=start_at_us,json=startAtUs,proto3" json:"start_at_us,omitempty"` // the first time is not before; 0 = none
+	EndAtUs       int64                  `protobuf:"varint,6,opt,name=end_at_us,json=endAtUs,proto3" json:"end_at_us,omitempty"`       // all times are before; 0 = none
+	MaxFires      uint64                 `protobuf:"varint,7,opt,name=max_fires,json=maxFires,proto3" json:"max_fires,omitempty"`      // it ends after as many runs; 0 = none
+	JitterMs      int64                  `protobuf:"varint,8,opt,name=jitter_ms,json=jitterMs,proto3" json:"jitter_ms,omitempty"`      // each time is late by a part of it that the schedule's id decides
+	Overlap       Overlap                `protobuf:"varint,9,opt,name=overlap,proto3,enum=pulse.v1.Overlap" json:"overlap,omitempty"`
+	CatchUpMs     int64                  `protobuf:"varint,10,opt,name=catch_up_ms,json=catchUpMs,proto3" json:"catch_up_ms,omitempty"` // a time that is later than this is missed
+	Task          *TaskTemplate          `protobuf:"bytes,11,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleSpec) Reset() {
+	*x = ScheduleSpec{}
+	mi := &file_pulse_v1_state_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleSpec) ProtoMessage() {}
+
+func (x *ScheduleSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleSpec.ProtoReflect.Descriptor instead.
+func (*ScheduleSpec) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ScheduleSpec) GetCron() string {
+	if x != nil {
+		return x.Cron
+	}
+	return ""
+}
+
+func (x *ScheduleSpec) GetFields() *CronFields {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+func (x *ScheduleSpec) GetTimeZone() string {
+	if x != nil {
+		return x.TimeZone
+	}
+	return ""
+}
+
+func (x *ScheduleSpec) GetEveryMs() int64 {
+	if x != nil {
+		return x.EveryMs
+	}
+	return 0
+}
+
+func (x *ScheduleSpec) GetStartAtUs() int64 {
+	if x != nil {
+		return x.StartAtUs
+	}
+	return 0
+}
+
+func (x *ScheduleSpec) GetEndAtUs() int64 {
+	if x != nil {
+		return x.EndAtUs
+	}
+	return 0
+}
+
+func (x *ScheduleSpec) GetMaxFires() uint64 {
+	if x != nil {
+		return x.MaxFires
+	}
+	return 0
+}
+
+func (x *ScheduleSpec) GetJitterMs() int64 {
+	if x != nil {
+		return x.JitterMs
+	}
+	return 0
+}
+
+func (x *ScheduleSpec) GetOverlap() Overlap {
+	if x != nil {
+		return x.Overlap
+	}
+	return Overlap_OVERLAP_UNSPECIFIED
+}
+
+func (x *ScheduleSpec) GetCatchUpMs() int64 {
+	if x != nil {
+		return x.CatchUpMs
+	}
+	return 0
+}
+
+func (x *ScheduleSpec) GetTask() *TaskTemplate {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+type ScheduleRow struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Format        uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
+	Id            []byte                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	NamespaceId   []byte                 `protobuf:"bytes,3,opt,name=namespace_id,json=namespaceId,proto3" json:"namespace_id,omitempty"`
+	Name          string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	Revision      uint64                 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"` // grows with what people change
+	Version       uint64                 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`   // grows with every commit
+	Spec          *ScheduleSpec          `protobuf:"bytes,7,opt,name=spec,proto3" json:"spec,omitempty"`
+	Paused        bool                   `protobuf:"varint,8,opt,name=paused,proto3" json:"paused,omitempty"`
+	CreatedAtUs   int64                  `protobuf:"varint,9,opt,name=created_at_us,json=createdAtUs,proto3" json:"created_at_us,omitempty"`
+	UpdatedAtUs   int64                  `protobuf:"varint,10,opt,name=updated_at_us,json=updatedAtUs,proto3" json:"updated_at_us,omitempty"` // by people
+	TimesFromUs   int64                  `protobuf:"varint,11,opt,name=times_from_us,json=timesFromUs,proto3" json:"times_from_us,omitempty"` // times count after this instant: its creation, resume, or last change of times
+	LastUs        int64                  `protobuf:"varint,12,opt,name=last_us,json=lastUs,proto3" json:"last_us,omitempty"`                  // the time dealt with last; 0 = none yet
+	NextUs        int64                  `protobuf:"varint,13,opt,name=next_us,json=nextUs,proto3" json:"next_us,omitempty"`                  // the next time; 0 = none
+	NextDueUs     int64                  `protobuf:"varint,14,opt,name=next_due_us,json=nextDueUs,proto3" json:"next_due_us,omitempty"`       // when it is dealt with: next_us and jitter
+	BufferedUs    int64                  `protobuf:"varint,15,opt,name=buffered_us,json=bufferedUs,proto3" json:"buffered_us,omitempty"`      // a time that waits for the run before it to be over; 0 = none
+	ReleaseAtUs   int64                  `protobuf:"varint,16,opt,name=release_at_us,json=releaseAtUs,proto3" json:"release_at_us,omitempty"` // that run is over
+	Fired         uint64                 `protobuf:"varint,17,opt,name=fired,proto3" json:"fired,omitempty"`                                  // runs submitted because their time came
+	Ordered       uint64                 `protobuf:"varint,18,opt,name=ordered,proto3" json:"ordered,omitempty"`                              // runs submitted by :trigger and :backfill
+	Skipped       uint64                 `protobuf:"varint,19,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	Missed        uint64                 `protobuf:"varint,20,opt,name=missed,proto3" json:"missed,omitempty"`
+	Refused       uint64                 `protobuf:"varint,21,opt,name=refused,proto3" json:"refused,omitempty"`
+	Recent        []*ScheduleFire        `protobuf:"bytes,22,rep,name=recent,proto3" json:"recent,omitempty"` // the last ones, newest last
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleRow) Reset() {
+	*x = ScheduleRow{}
+	mi := &file_pulse_v1_state_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleRow) ProtoMessage() {}
+
+func (x *ScheduleRow) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleRow.ProtoReflect.Descriptor instead.
+func (*ScheduleRow) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ScheduleRow) GetFormat() uint32 {
+	if x != nil {
+		return x.Format
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *ScheduleRow) GetNamespaceId() []byte {
+	if x != nil {
+		return x.NamespaceId
+	}
+	return nil
+}
+
+func (x *ScheduleRow) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ScheduleRow) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetSpec() *ScheduleSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *ScheduleRow) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *ScheduleRow) GetCreatedAtUs() int64 {
+	if x != nil {
+		return x.CreatedAtUs
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetUpdatedAtUs() int64 {
+	if x != nil {
+		return x.UpdatedAtUs
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetTimesFromUs() int64 {
+	if x != nil {
+		return x.TimesFromUs
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetLastUs() int64 {
+	if x != nil {
+		return x.LastUs
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetNextUs() int64 {
+	if x != nil {
+		return x.NextUs
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetNextDueUs() int64 {
+	if x != nil {
+		return x.NextDueUs
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetBufferedUs() int64 {
+	if x != nil {
+		return x.BufferedUs
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetReleaseAtUs() int64 {
+	if x != nil {
+		return x.ReleaseAtUs
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetFired() uint64 {
+	if x != nil {
+		return x.Fired
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetOrdered() uint64 {
+	if x != nil {
+		return x.Ordered
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetSkipped() uint64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetMissed() uint64 {
+	if x != nil {
+		return x.Missed
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *ScheduleRow) GetRecent() []*ScheduleFire {
+	if x != nil {
+		return x.Recent
+	}
+	return nil
+}
+
+// ScheduleFire is what became of one time, or of several that were missed.
+type ScheduleFire struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NominalUs     int64                  `protobuf:"varint,1,opt,name=nominal_us,json=nominalUs,proto3" json:"nominal_us,omitempty"`
+	AtUs          int64                  `protobuf:"varint,2,opt,name=at_us,json=atUs,proto3" json:"at_us,omitempty"` // when it was dealt with
+	Outcome       FireOutcome            `protobuf:"varint,3,opt,name=outcome,proto3,enum=pulse.v1.FireOutcome" json:"outcome,omitempty"`
+	TaskId        []byte                 `protobuf:"bytes,4,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"` // submitted; of a skipped one the task that has the time already
+	Code          string                 `protobuf:"bytes,5,opt,name=code,proto3" json:"code,omitempty"`                   // of a refusal; overlap, repeated or paused of a skip
+	Message       string                 `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	Times         uint64                 `protobuf:"varint,7,opt,name=times,proto3" json:"times,omitempty"`                    // of missed and backfilled: how many
+	UntilUs       int64                  `protobuf:"varint,8,opt,name=until_us,json=untilUs,proto3" json:"until_us,omitempty"` // of missed and backfilled: the last of them
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleFire) Reset() {
+	*x = ScheduleFire{}
+	mi := &file_pulse_v1_state_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleFire) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleFire) ProtoMessage() {}
+
+func (x *ScheduleFire) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleFire.ProtoReflect.Descriptor instead.
+func (*ScheduleFire) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ScheduleFire) GetNominalUs() int64 {
+	if x != nil {
+		return x.NominalUs
+	}
+	return 0
+}
+
+func (x *ScheduleFire) GetAtUs() int64 {
+	if x != nil {
+		return x.AtUs
+	}
+	return 0
+}
+
+func (x *ScheduleFire) GetOutcome() FireOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return FireOutcome_FIRE_OUTCOME_UNSPECIFIED
+}
+
+func (x *ScheduleFire) GetTaskId() []byte {
+	if x != nil {
+		return x.TaskId
+	}
+	return nil
+}
+
+func (x *ScheduleFire) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *ScheduleFire) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ScheduleFire) GetTimes() uint64 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
+func (x *ScheduleFire) GetUntilUs() int64 {
+	if x != nil {
+		return x.UntilUs
+	}
+	return 0
+}
+
+// ZoneRow is the rules of a time zone as they were when a schedule first needed
+// them, or as a newer release has them.
+type ZoneRow struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Format        uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Release       string                 `protobuf:"bytes,3,opt,name=release,proto3" json:"release,omitempty"`                          // of the data; a later one is greater as a text
+	FromS         []int64                `protobuf:"varint,4,rep,packed,name=from_s,json=fromS,proto3" json:"from_s,omitempty"`         // Unix time at which an offset begins, ascending
+	OffsetS       []int32                `protobuf:"zigzag32,5,rep,packed,name=offset_s,json=offsetS,proto3" json:"offset_s,omitempty"` // local time minus UTC; as many as from_s
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ZoneRow) Reset() {
+	*x = ZoneRow{}
+	mi := &file_pulse_v1_state_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ZoneRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ZoneRow) ProtoMessage() {}
+
+func (x *ZoneRow) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ZoneRow.ProtoReflect.Descriptor instead.
+func (*ZoneRow) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ZoneRow) GetFormat() uint32 {
+	if x != nil {
+		return x.Format
+	}
+	return 0
+}
+
+func (x *ZoneRow) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ZoneRow) GetRelease() string {
+	if x != nil {
+		return x.Release
+	}
+	return ""
+}
+
+func (x *ZoneRow) GetFromS() []int64 {
+	if x != nil {
+		return x.FromS
+	}
+	return nil
+}
+
+func (x *ZoneRow) GetOffsetS() []int32 {
+	if x != nil {
+		return x.OffsetS
+	}
+	return nil
+}
+
 var File_pulse_v1_state_proto protoreflect.FileDescriptor
 
 const file_pulse_v1_state_proto_rawDesc = "" +
@@ -2728,7 +4258,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"Capability\x12\x18\n" +
 	"\ahandler\x18\x01 \x01(\tR\ahandler\x12'\n" +
 	"\x0fhandler_version\x18\x02 \x01(\tR\x0ehandlerVersion\x12'\n" +
-	"\x0fpayload_version\x18\x03 \x01(\tR\x0epayloadVersion\"\xf9\x04\n" +
+	"\x0fpayload_version\x18\x03 \x01(\tR\x0epayloadVersion\"\x82\x06\n" +
 	"\aMetaRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12#\n" +
 	"\rapplied_index\x18\x02 \x01(\x04R\fappliedIndex\x12!\n" +
@@ -2750,14 +4280,20 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\rassign_cursor\x18\x0e \x01(\fR\fassignCursor\x120\n" +
 	"\x14idempotency_keys_max\x18\x0f \x01(\x04R\x12idempotencyKeysMax\x12!\n" +
 	"\fformat_level\x18\x10 \x01(\rR\vformatLevel\x12%\n" +
-	"\x0ffeed_trim_at_us\x18\x11 \x01(\x03R\ffeedTrimAtUs\"L\n" +
+	"\x0ffeed_trim_at_us\x18\x11 \x01(\x03R\ffeedTrimAtUs\x12*\n" +
+	"\x11restored_clock_us\x18\x12 \x01(\x03R\x0frestoredClockUs\x12\x1d\n" +
+	"\n" +
+	"audit_last\x18( \x01(\x04R\tauditLast\x12\x1b\n" +
+	"\taudit_low\x18) \x01(\x04R\bauditLow\x12\x1f\n" +
+	"\vtokens_made\x18* \x01(\bR\n" +
+	"tokensMade\"L\n" +
 	"\aOpening\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x17\n" +
 	"\atime_us\x18\x02 \x01(\x03R\x06timeUs\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\"5\n" +
 	"\rFeedPartition\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\x04R\x04next\x12\x10\n" +
-	"\x03low\x18\x02 \x01(\x04R\x03low\"\xf1\x01\n" +
+	"\x03low\x18\x02 \x01(\x04R\x03low\"\xd1\x02\n" +
 	"\fNamespaceRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12\x12\n" +
@@ -2766,7 +4302,62 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\rcreated_at_us\x18\x05 \x01(\x03R\vcreatedAtUs\x12\"\n" +
 	"\rupdated_at_us\x18\x06 \x01(\x03R\vupdatedAtUs\x12\x16\n" +
 	"\x06queues\x18\a \x01(\x04R\x06queues\x12)\n" +
-	"\x10idempotency_keys\x18\b \x01(\x04R\x0fidempotencyKeys\"\xd3\x02\n" +
+	"\x10idempotency_keys\x18\b \x01(\x04R\x0fidempotencyKeys\x12.\n" +
+	"\x05quota\x18\x14 \x01(\v2\x18.pulse.v1.NamespaceQuotaR\x05quota\x12.\n" +
+	"\x05usage\x18\x15 \x01(\v2\x18.pulse.v1.NamespaceUsageR\x05usage\"t\n" +
+	"\x0eNamespaceQuota\x12#\n" +
+	"\rtasks_waiting\x18\x01 \x01(\x04R\ftasksWaiting\x12#\n" +
+	"\rpayload_bytes\x18\x02 \x01(\x04R\fpayloadBytes\x12\x18\n" +
+	"\aworkers\x18\x03 \x01(\x04R\aworkers\"t\n" +
+	"\x0eNamespaceUsage\x12#\n" +
+	"\rtasks_waiting\x18\x01 \x01(\x04R\ftasksWaiting\x12#\n" +
+	"\rpayload_bytes\x18\x02 \x01(\x04R\fpayloadBytes\x12\x18\n" +
+	"\aworkers\x18\x03 \x01(\x04R\aworkers\"\xdd\x02\n" +
+	"\bTokenRow\x12\x16\n" +
+	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\fR\x02id\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1f\n" +
+	"\vsecret_hash\x18\x04 \x01(\fR\n" +
+	"secretHash\x12,\n" +
+	"\x06grants\x18\x05 \x03(\v2\x14.pulse.v1.TokenGrantR\x06grants\x12\"\n" +
+	"\rcreated_at_us\x18\x06 \x01(\x03R\vcreatedAtUs\x12\x1d\n" +
+	"\n" +
+	"created_by\x18\a \x01(\tR\tcreatedBy\x12\"\n" +
+	"\rexpires_at_us\x18\b \x01(\x03R\vexpiresAtUs\x12\"\n" +
+	"\rrevoked_at_us\x18\t \x01(\x03R\vrevokedAtUs\x12\x1d\n" +
+	"\n" +
+	"revoked_by\x18\n" +
+	" \x01(\tR\trevokedBy\x12\x1c\n" +
+	"\n" +
+	"used_at_us\x18\v \x01(\x03R\busedAtUs\"V\n" +
+	"\n" +
+	"TokenGrant\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x16\n" +
+	"\x06queues\x18\x03 \x03(\tR\x06queues\"\xbe\x03\n" +
+	"\bAuditRow\x12\x16\n" +
+	"\x06format\x18\x01 \x01(\rR\x06format\x12\x1a\n" +
+	"\bposition\x18\x02 \x01(\x04R\bposition\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x17\n" +
+	"\atime_us\x18\x04 \x01(\x03R\x06timeUs\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x05 \x03(\tR\n" +
+	"namespaces\x12\x1c\n" +
+	"\tprincipal\x18\x06 \x01(\tR\tprincipal\x12\x19\n" +
+	"\btoken_id\x18\a \x01(\fR\atokenId\x12\x1d\n" +
+	"\n" +
+	"token_name\x18\b \x01(\tR\ttokenName\x12\x14\n" +
+	"\x05roles\x18\t \x03(\tR\x05roles\x12\x16\n" +
+	"\x06action\x18\n" +
+	" \x01(\tR\x06action\x12\x16\n" +
+	"\x06target\x18\v \x01(\tR\x06target\x12\x16\n" +
+	"\x06detail\x18\f \x01(\tR\x06detail\x12\x12\n" +
+	"\x04note\x18\r \x01(\tR\x04note\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x0e \x01(\tR\trequestId\x12\x1d\n" +
+	"\n" +
+	"command_id\x18\x0f \x01(\fR\tcommandId\x12'\n" +
+	"\x0fidempotency_key\x18\x10 \x01(\tR\x0eidempotencyKey\"\xd3\x02\n" +
 	"\rQueueSettings\x12*\n" +
 	"\x11lease_duration_ms\x18\x01 \x01(\x03R\x0fleaseDurationMs\x12*\n" +
 	"\x11offer_duration_ms\x18\x02 \x01(\x03R\x0fofferDurationMs\x12\x1d\n" +
@@ -2789,7 +4380,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\rcreated_at_us\x18\b \x01(\x03R\vcreatedAtUs\x12\"\n" +
 	"\rupdated_at_us\x18\t \x01(\x03R\vupdatedAtUs\x12\"\n" +
 	"\rdeleted_at_us\x18\n" +
-	" \x01(\x03R\vdeletedAtUs\"\x8e\f\n" +
+	" \x01(\x03R\vdeletedAtUs\"\xad\r\n" +
 	"\aTaskRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12!\n" +
@@ -2834,7 +4425,18 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\x13remembered_until_us\x18& \x01(\x03R\x11rememberedUntilUs\x12!\n" +
 	"\fretention_ms\x18' \x01(\x03R\vretentionMs\x12,\n" +
 	"\x12created_command_id\x18( \x01(\fR\x10createdCommandId\x125\n" +
-	"\freview_cause\x18) \x01(\x0e2\x12.pulse.v1.EndCauseR\vreviewCause\"\x9f\a\n" +
+	"\freview_cause\x18) \x01(\x0e2\x12.pulse.v1.EndCauseR\vreviewCause\x12\x1f\n" +
+	"\vevent_index\x18* \x01(\x04R\n" +
+	"eventIndex\x12\x1f\n" +
+	"\vevent_place\x18+ \x01(\rR\n" +
+	"eventPlace\x12\x1f\n" +
+	"\vschedule_id\x18, \x01(\fR\n" +
+	"scheduleId\x12\"\n" +
+	"\rnominal_at_us\x18- \x01(\x03R\vnominalAtUs\x12\x16\n" +
+	"\x06traced\x18< \x01(\bR\x06traced\"<\n" +
+	"\fTraceContext\x12\x16\n" +
+	"\x06parent\x18\x01 \x01(\tR\x06parent\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\"\x9f\a\n" +
 	"\n" +
 	"AttemptRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
@@ -2898,7 +4500,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\fresult_bytes\x18\a \x01(\rR\vresultBytes\x12\x1f\n" +
 	"\vinstance_id\x18\b \x01(\fR\n" +
 	"instanceId\x12\x17\n" +
-	"\atime_us\x18\t \x01(\x03R\x06timeUs\"\x8a\t\n" +
+	"\atime_us\x18\t \x01(\x03R\x06timeUs\"\xce\t\n" +
 	"\vInstanceRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12!\n" +
@@ -2931,11 +4533,14 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\x0eassigned_place\x18\x19 \x01(\rR\rassignedPlace\x12\x12\n" +
 	"\x04hold\x18\x1a \x01(\bR\x04hold\x12\"\n" +
 	"\rhold_until_us\x18\x1b \x01(\x03R\vholdUntilUs\x12\x17\n" +
-	"\ahold_ms\x18\x1c \x01(\x03R\x06holdMs\x12\x1d\n" +
+	"\ahold_ms\x18\x1c \x01(\x03R\x06holdMs\x12\x1c\n" +
+	"\n" +
+	"held_at_us\x18# \x01(\x03R\bheldAtUs\x12\x1d\n" +
 	"\n" +
 	"grace_over\x18\x1d \x01(\bR\tgraceOver\x12\"\n" +
 	"\rcreated_at_us\x18\x1e \x01(\x03R\vcreatedAtUs\x12\x12\n" +
-	"\x04peer\x18\x1f \x01(\tR\x04peer\x12-\n" +
+	"\x04peer\x18\x1f \x01(\tR\x04peer\x12$\n" +
+	"\rundeliverable\x18\" \x01(\bR\rundeliverable\x12-\n" +
 	"\x12disconnected_index\x18! \x01(\x04R\x11disconnectedIndex\x12\x1a\n" +
 	"\brevision\x18  \x01(\x04R\brevision\"\xc7\x01\n" +
 	"\n" +
@@ -2963,7 +4568,95 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\fcontent_hash\x18\x04 \x01(\fR\vcontentHash\x12\"\n" +
 	"\rexpires_at_us\x18\x05 \x01(\x03R\vexpiresAtUs\x12\x16\n" +
 	"\x06answer\x18\x06 \x01(\fR\x06answer\x12!\n" +
-	"\fcommand_type\x18\a \x01(\tR\vcommandType*\xd6\x01\n" +
+	"\fcommand_type\x18\a \x01(\tR\vcommandType\"\xd8\x01\n" +
+	"\n" +
+	"CronFields\x12\x18\n" +
+	"\aseconds\x18\x01 \x01(\x04R\aseconds\x12\x18\n" +
+	"\aminutes\x18\x02 \x01(\x04R\aminutes\x12\x14\n" +
+	"\x05hours\x18\x03 \x01(\rR\x05hours\x12\x12\n" +
+	"\x04days\x18\x04 \x01(\rR\x04days\x12\x16\n" +
+	"\x06months\x18\x05 \x01(\rR\x06months\x12\x1a\n" +
+	"\bweekdays\x18\x06 \x01(\rR\bweekdays\x12\x17\n" +
+	"\aany_day\x18\a \x01(\bR\x06anyDay\x12\x1f\n" +
+	"\vany_weekday\x18\b \x01(\bR\n" +
+	"anyWeekday\"\xb0\x05\n" +
+	"\fTaskTemplate\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x18\n" +
+	"\ahandler\x18\x02 \x01(\tR\ahandler\x12'\n" +
+	"\x0fhandler_version\x18\x03 \x01(\tR\x0ehandlerVersion\x12'\n" +
+	"\x0fpayload_version\x18\x04 \x01(\tR\x0epayloadVersion\x12%\n" +
+	"\x0epayload_digest\x18\x05 \x01(\fR\rpayloadDigest\x12#\n" +
+	"\rpayload_bytes\x18\x06 \x01(\rR\fpayloadBytes\x12'\n" +
+	"\x0fconcurrency_key\x18\a \x01(\tR\x0econcurrencyKey\x12\x1a\n" +
+	"\bpriority\x18\b \x01(\rR\bpriority\x12A\n" +
+	"\x0frecovery_safety\x18\t \x01(\x0e2\x18.pulse.v1.RecoverySafetyR\x0erecoverySafety\x12&\n" +
+	"\fmax_attempts\x18\n" +
+	" \x01(\rH\x00R\vmaxAttempts\x88\x01\x01\x12-\n" +
+	"\x10initial_delay_ms\x18\v \x01(\x03H\x01R\x0einitialDelayMs\x88\x01\x01\x12%\n" +
+	"\fmax_delay_ms\x18\f \x01(\x03H\x02R\n" +
+	"maxDelayMs\x88\x01\x01\x121\n" +
+	"\x12attempt_timeout_ms\x18\r \x01(\x03H\x03R\x10attemptTimeoutMs\x88\x01\x01\x12*\n" +
+	"\x11start_deadline_ms\x18\x0e \x01(\x03R\x0fstartDeadlineMs\x12\x1f\n" +
+	"\vdeadline_ms\x18\x0f \x01(\x03R\n" +
+	"deadlineMsB\x0f\n" +
+	"\r_max_attemptsB\x13\n" +
+	"\x11_initial_delay_msB\x0f\n" +
+	"\r_max_delay_msB\x15\n" +
+	"\x13_attempt_timeout_ms\"\xf7\x02\n" +
+	"\fScheduleSpec\x12\x12\n" +
+	"\x04cron\x18\x01 \x01(\tR\x04cron\x12,\n" +
+	"\x06fields\x18\x02 \x01(\v2\x14.pulse.v1.CronFieldsR\x06fields\x12\x1b\n" +
+	"\ttime_zone\x18\x03 \x01(\tR\btimeZone\x12\x19\n" +
+	"\bevery_ms\x18\x04 \x01(\x03R\aeveryMs\x12\x1e\n" +
+	"\vstart_at_us\x18\x05 \x01(\x03R\tstartAtUs\x12\x1a\n" +
+	"\tend_at_us\x18\x06 \x01(\x03R\aendAtUs\x12\x1b\n" +
+	"\tmax_fires\x18\a \x01(\x04R\bmaxFires\x12\x1b\n" +
+	"\tjitter_ms\x18\b \x01(\x03R\bjitterMs\x12+\n" +
+	"\aoverlap\x18\t \x01(\x0e2\x11.pulse.v1.OverlapR\aoverlap\x12\x1e\n" +
+	"\vcatch_up_ms\x18\n" +
+	" \x01(\x03R\tcatchUpMs\x12*\n" +
+	"\x04task\x18\v \x01(\v2\x16.pulse.v1.TaskTemplateR\x04task\"\x95\x05\n" +
+	"\vScheduleRow\x12\x16\n" +
+	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\fR\x02id\x12!\n" +
+	"\fnamespace_id\x18\x03 \x01(\fR\vnamespaceId\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x1a\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\x04R\aversion\x12*\n" +
+	"\x04spec\x18\a \x01(\v2\x16.pulse.v1.ScheduleSpecR\x04spec\x12\x16\n" +
+	"\x06paused\x18\b \x01(\bR\x06paused\x12\"\n" +
+	"\rcreated_at_us\x18\t \x01(\x03R\vcreatedAtUs\x12\"\n" +
+	"\rupdated_at_us\x18\n" +
+	" \x01(\x03R\vupdatedAtUs\x12\"\n" +
+	"\rtimes_from_us\x18\v \x01(\x03R\vtimesFromUs\x12\x17\n" +
+	"\alast_us\x18\f \x01(\x03R\x06lastUs\x12\x17\n" +
+	"\anext_us\x18\r \x01(\x03R\x06nextUs\x12\x1e\n" +
+	"\vnext_due_us\x18\x0e \x01(\x03R\tnextDueUs\x12\x1f\n" +
+	"\vbuffered_us\x18\x0f \x01(\x03R\n" +
+	"bufferedUs\x12\"\n" +
+	"\rrelease_at_us\x18\x10 \x01(\x03R\vreleaseAtUs\x12\x14\n" +
+	"\x05fired\x18\x11 \x01(\x04R\x05fired\x12\x18\n" +
+	"\aordered\x18\x12 \x01(\x04R\aordered\x12\x18\n" +
+	"\askipped\x18\x13 \x01(\x04R\askipped\x12\x16\n" +
+	"\x06missed\x18\x14 \x01(\x04R\x06missed\x12\x18\n" +
+	"\arefused\x18\x15 \x01(\x04R\arefused\x12.\n" +
+	"\x06recent\x18\x16 \x03(\v2\x16.pulse.v1.ScheduleFireR\x06recent\"\xeb\x01\n" +
+	"\fScheduleFire\x12\x1d\n" +
+	"\n" +
+	"nominal_us\x18\x01 \x01(\x03R\tnominalUs\x12\x13\n" +
+	"\x05at_us\x18\x02 \x01(\x03R\x04atUs\x12/\n" +
+	"\aoutcome\x18\x03 \x01(\x0e2\x15.pulse.v1.FireOutcomeR\aoutcome\x12\x17\n" +
+	"\atask_id\x18\x04 \x01(\fR\x06taskId\x12\x12\n" +
+	"\x04code\x18\x05 \x01(\tR\x04code\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12\x14\n" +
+	"\x05times\x18\a \x01(\x04R\x05times\x12\x19\n" +
+	"\buntil_us\x18\b \x01(\x03R\auntilUs\"\x81\x01\n" +
+	"\aZoneRow\x12\x16\n" +
+	"\x06format\x18\x01 \x01(\rR\x06format\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\arelease\x18\x03 \x01(\tR\arelease\x12\x15\n" +
+	"\x06from_s\x18\x04 \x03(\x03R\x05fromS\x12\x19\n" +
+	"\boffset_s\x18\x05 \x03(\x11R\aoffsetS*\xd6\x01\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_WAITING\x10\x01\x12\x15\n" +
@@ -2999,7 +4692,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\x04Park\x12\x14\n" +
 	"\x10PARK_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPARK_DELAYED\x10\x01\x12\x10\n" +
-	"\fPARK_BACKOFF\x10\x02*\x88\x02\n" +
+	"\fPARK_BACKOFF\x10\x02*\xa0\x02\n" +
 	"\bEndCause\x12\x19\n" +
 	"\x15END_CAUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fEND_CAUSE_LEASE\x10\x01\x12\x1d\n" +
@@ -3009,7 +4702,8 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\x16END_CAUSE_SESSION_LOST\x10\x05\x12\x1b\n" +
 	"\x17END_CAUSE_UNDELIVERABLE\x10\x06\x12\x1d\n" +
 	"\x19END_CAUSE_UNKNOWN_OUTCOME\x10\a\x12\x1f\n" +
-	"\x1bEND_CAUSE_UNCERTAIN_FAILURE\x10\b*f\n" +
+	"\x1bEND_CAUSE_UNCERTAIN_FAILURE\x10\b\x12\x16\n" +
+	"\x12END_CAUSE_RESTORED\x10\t*f\n" +
 	"\tOperation\x12\x19\n" +
 	"\x15OPERATION_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOPERATION_START\x10\x01\x12\x13\n" +
@@ -3024,7 +4718,21 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\x11OUTCOME_SUCCEEDED\x10\x01\x12\x12\n" +
 	"\x0eOUTCOME_FAILED\x10\x02\x12\x13\n" +
 	"\x0fOUTCOME_UNKNOWN\x10\x03\x12\x15\n" +
-	"\x11OUTCOME_CANCELLED\x10\x04B\x19Z\x17pulse/proto/pulse/v1;pbb\x06proto3"
+	"\x11OUTCOME_CANCELLED\x10\x04*_\n" +
+	"\aOverlap\x12\x17\n" +
+	"\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fOVERLAP_SKIP\x10\x01\x12\x11\n" +
+	"\rOVERLAP_ALLOW\x10\x02\x12\x16\n" +
+	"\x12OVERLAP_BUFFER_ONE\x10\x03*\xe4\x01\n" +
+	"\vFireOutcome\x12\x1c\n" +
+	"\x18FIRE_OUTCOME_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12FIRE_OUTCOME_FIRED\x10\x01\x12\x18\n" +
+	"\x14FIRE_OUTCOME_SKIPPED\x10\x02\x12\x19\n" +
+	"\x15FIRE_OUTCOME_BUFFERED\x10\x03\x12\x17\n" +
+	"\x13FIRE_OUTCOME_MISSED\x10\x04\x12\x18\n" +
+	"\x14FIRE_OUTCOME_REFUSED\x10\x05\x12\x1a\n" +
+	"\x16FIRE_OUTCOME_TRIGGERED\x10\x06\x12\x1b\n" +
+	"\x17FIRE_OUTCOME_BACKFILLED\x10\aB\x19Z\x17pulse/proto/pulse/v1;pbb\x06proto3"
 
 var (
 	file_pulse_v1_state_proto_rawDescOnce sync.Once
@@ -3038,8 +4746,8 @@ func file_pulse_v1_state_proto_rawDescGZIP() []byte {
 	return file_pulse_v1_state_proto_rawDescData
 }
 
-var file_pulse_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_pulse_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_pulse_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
+var file_pulse_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_pulse_v1_state_proto_goTypes = []any{
 	(TaskState)(0),         // 0: pulse.v1.TaskState
 	(AttemptState)(0),      // 1: pulse.v1.AttemptState
@@ -3050,46 +4758,70 @@ var file_pulse_v1_state_proto_goTypes = []any{
 	(Operation)(0),         // 6: pulse.v1.Operation
 	(Disposition)(0),       // 7: pulse.v1.Disposition
 	(Outcome)(0),           // 8: pulse.v1.Outcome
-	(*RetryPolicy)(nil),    // 9: pulse.v1.RetryPolicy
-	(*Capability)(nil),     // 10: pulse.v1.Capability
-	(*MetaRow)(nil),        // 11: pulse.v1.MetaRow
-	(*Opening)(nil),        // 12: pulse.v1.Opening
-	(*FeedPartition)(nil),  // 13: pulse.v1.FeedPartition
-	(*NamespaceRow)(nil),   // 14: pulse.v1.NamespaceRow
-	(*QueueSettings)(nil),  // 15: pulse.v1.QueueSettings
-	(*QueueRow)(nil),       // 16: pulse.v1.QueueRow
-	(*TaskRow)(nil),        // 17: pulse.v1.TaskRow
-	(*AttemptRow)(nil),     // 18: pulse.v1.AttemptRow
-	(*ReceiptRow)(nil),     // 19: pulse.v1.ReceiptRow
-	(*EvidenceRow)(nil),    // 20: pulse.v1.EvidenceRow
-	(*InstanceRow)(nil),    // 21: pulse.v1.InstanceRow
-	(*GatewayRow)(nil),     // 22: pulse.v1.GatewayRow
-	(*KeyRow)(nil),         // 23: pulse.v1.KeyRow
-	(*IdempotencyRow)(nil), // 24: pulse.v1.IdempotencyRow
+	(Overlap)(0),           // 9: pulse.v1.Overlap
+	(FireOutcome)(0),       // 10: pulse.v1.FireOutcome
+	(*RetryPolicy)(nil),    // 11: pulse.v1.RetryPolicy
+	(*Capability)(nil),     // 12: pulse.v1.Capability
+	(*MetaRow)(nil),        // 13: pulse.v1.MetaRow
+	(*Opening)(nil),        // 14: pulse.v1.Opening
+	(*FeedPartition)(nil),  // 15: pulse.v1.FeedPartition
+	(*NamespaceRow)(nil),   // 16: pulse.v1.NamespaceRow
+	(*NamespaceQuota)(nil), // 17: pulse.v1.NamespaceQuota
+	(*NamespaceUsage)(nil), // 18: pulse.v1.NamespaceUsage
+	(*TokenRow)(nil),       // 19: pulse.v1.TokenRow
+	(*TokenGrant)(nil),     // 20: pulse.v1.TokenGrant
+	(*AuditRow)(nil),       // 21: pulse.v1.AuditRow
+	(*QueueSettings)(nil),  // 22: pulse.v1.QueueSettings
+	(*QueueRow)(nil),       // 23: pulse.v1.QueueRow
+	(*TaskRow)(nil),        // 24: pulse.v1.TaskRow
+	(*TraceContext)(nil),   // 25: pulse.v1.TraceContext
+	(*AttemptRow)(nil),     // 26: pulse.v1.AttemptRow
+	(*ReceiptRow)(nil),     // 27: pulse.v1.ReceiptRow
+	(*EvidenceRow)(nil),    // 28: pulse.v1.EvidenceRow
+	(*InstanceRow)(nil),    // 29: pulse.v1.InstanceRow
+	(*GatewayRow)(nil),     // 30: pulse.v1.GatewayRow
+	(*KeyRow)(nil),         // 31: pulse.v1.KeyRow
+	(*IdempotencyRow)(nil), // 32: pulse.v1.IdempotencyRow
+	(*CronFields)(nil),     // 33: pulse.v1.CronFields
+	(*TaskTemplate)(nil),   // 34: pulse.v1.TaskTemplate
+	(*ScheduleSpec)(nil),   // 35: pulse.v1.ScheduleSpec
+	(*ScheduleRow)(nil),    // 36: pulse.v1.ScheduleRow
+	(*ScheduleFire)(nil),   // 37: pulse.v1.ScheduleFire
+	(*ZoneRow)(nil),        // 38: pulse.v1.ZoneRow
 }
 var file_pulse_v1_state_proto_depIdxs = []int32{
-	12, // 0: pulse.v1.MetaRow.openings:type_name -> pulse.v1.Opening
-	13, // 1: pulse.v1.MetaRow.feed:type_name -> pulse.v1.FeedPartition
-	9,  // 2: pulse.v1.QueueSettings.default_retry:type_name -> pulse.v1.RetryPolicy
-	15, // 3: pulse.v1.QueueRow.settings:type_name -> pulse.v1.QueueSettings
-	0,  // 4: pulse.v1.TaskRow.state:type_name -> pulse.v1.TaskState
-	2,  // 5: pulse.v1.TaskRow.recovery_safety:type_name -> pulse.v1.RecoverySafety
-	9,  // 6: pulse.v1.TaskRow.retry:type_name -> pulse.v1.RetryPolicy
-	4,  // 7: pulse.v1.TaskRow.park:type_name -> pulse.v1.Park
-	5,  // 8: pulse.v1.TaskRow.review_cause:type_name -> pulse.v1.EndCause
-	1,  // 9: pulse.v1.AttemptRow.state:type_name -> pulse.v1.AttemptState
-	5,  // 10: pulse.v1.AttemptRow.end_cause:type_name -> pulse.v1.EndCause
-	6,  // 11: pulse.v1.ReceiptRow.operation:type_name -> pulse.v1.Operation
-	0,  // 12: pulse.v1.ReceiptRow.task_state:type_name -> pulse.v1.TaskState
-	1,  // 13: pulse.v1.ReceiptRow.attempt_state:type_name -> pulse.v1.AttemptState
-	7,  // 14: pulse.v1.ReceiptRow.disposition:type_name -> pulse.v1.Disposition
-	8,  // 15: pulse.v1.EvidenceRow.outcome:type_name -> pulse.v1.Outcome
-	10, // 16: pulse.v1.InstanceRow.capabilities:type_name -> pulse.v1.Capability
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	14, // 0: pulse.v1.MetaRow.openings:type_name -> pulse.v1.Opening
+	15, // 1: pulse.v1.MetaRow.feed:type_name -> pulse.v1.FeedPartition
+	17, // 2: pulse.v1.NamespaceRow.quota:type_name -> pulse.v1.NamespaceQuota
+	18, // 3: pulse.v1.NamespaceRow.usage:type_name -> pulse.v1.NamespaceUsage
+	20, // 4: pulse.v1.TokenRow.grants:type_name -> pulse.v1.TokenGrant
+	11, // 5: pulse.v1.QueueSettings.default_retry:type_name -> pulse.v1.RetryPolicy
+	22, // 6: pulse.v1.QueueRow.settings:type_name -> pulse.v1.QueueSettings
+	0,  // 7: pulse.v1.TaskRow.state:type_name -> pulse.v1.TaskState
+	2,  // 8: pulse.v1.TaskRow.recovery_safety:type_name -> pulse.v1.RecoverySafety
+	11, // 9: pulse.v1.TaskRow.retry:type_name -> pulse.v1.RetryPolicy
+	4,  // 10: pulse.v1.TaskRow.park:type_name -> pulse.v1.Park
+	5,  // 11: pulse.v1.TaskRow.review_cause:type_name -> pulse.v1.EndCause
+	1,  // 12: pulse.v1.AttemptRow.state:type_name -> pulse.v1.AttemptState
+	5,  // 13: pulse.v1.AttemptRow.end_cause:type_name -> pulse.v1.EndCause
+	6,  // 14: pulse.v1.ReceiptRow.operation:type_name -> pulse.v1.Operation
+	0,  // 15: pulse.v1.ReceiptRow.task_state:type_name -> pulse.v1.TaskState
+	1,  // 16: pulse.v1.ReceiptRow.attempt_state:type_name -> pulse.v1.AttemptState
+	7,  // 17: pulse.v1.ReceiptRow.disposition:type_name -> pulse.v1.Disposition
+	8,  // 18: pulse.v1.EvidenceRow.outcome:type_name -> pulse.v1.Outcome
+	12, // 19: pulse.v1.InstanceRow.capabilities:type_name -> pulse.v1.Capability
+	2,  // 20: pulse.v1.TaskTemplate.recovery_safety:type_name -> pulse.v1.RecoverySafety
+	33, // 21: pulse.v1.ScheduleSpec.fields:type_name -> pulse.v1.CronFields
+	9,  // 22: pulse.v1.ScheduleSpec.overlap:type_name -> pulse.v1.Overlap
+	34, // 23: pulse.v1.ScheduleSpec.task:type_name -> pulse.v1.TaskTemplate
+	35, // 24: pulse.v1.ScheduleRow.spec:type_name -> pulse.v1.ScheduleSpec
+	37, // 25: pulse.v1.ScheduleRow.recent:type_name -> pulse.v1.ScheduleFire
+	10, // 26: pulse.v1.ScheduleFire.outcome:type_name -> pulse.v1.FireOutcome
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_pulse_v1_state_proto_init() }
@@ -3097,13 +4829,14 @@ func file_pulse_v1_state_proto_init() {
 	if File_pulse_v1_state_proto != nil {
 		return
 	}
+	file_pulse_v1_state_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pulse_v1_state_proto_rawDesc), len(file_pulse_v1_state_proto_rawDesc)),
-			NumEnums:      9,
-			NumMessages:   16,
+			NumEnums:      11,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

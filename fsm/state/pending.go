@@ -1,0 +1,233 @@
+package state
+
+import (
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// pendingBytesMax is how much waits for the store at most. A few thousand
+	// changes are written in a few milliseconds, which the entry that reaches
+	// the bound waits for.
+	pendingBytesMax = 2 << 20
+	// pendingRowBytes is what a change weighs beside its key and value.
+	pendingRowBytes = 100
+	// arenaBytes is the size of the pieces that values are encoded into.
+	arenaBytes = 256 << 10
+	// changeSlab is how many changes are allocated at a time.
+	changeSlab = 64
+)
+
+// pending is what entries have changed and the store has not seen yet. The log
+// is what is durable, so the store may lag behind as long as it holds the state
+// of some one index: what a crash takes from here is applied again. Most rows of
+// a task are put two or three times within milliseconds, and some of them only
+// for that long; here each of them is one change or none.
+//
+// The apply goroutine writes under the machine's lock. Readers, who share that
+// lock, meet in mu: one of them may have to write out what is pending first. What
+// they were given is good as long as they hold the machine's lock, so memory that
+// a write has set free is used again by later entries.
+type pending struct {
+	mu       sync.RWMutex
+	rows     map[string]*change
+	order    []*change // each once, by first touch; one that is gone is no longer in rows
+	bytes    int
+	bytesMax int
+	values   arena
+	batch    *pebble.Batch // nil, or to be used again
+	free     []*change     // to be used again
+}
+
+// take gives an empty change.
+func (p *pending) take() *change {
+	if len(p.free) == 0 {
+		slab := make([]change, changeSlab)
+		for i := range slab {
+			p.free = append(p.free, &slab[i])
+		}
+	}
+	last := len(p.free) - 1
+	c := p.free[last]
+	p.free = p.free[:last]
+	return c
+}
+
+// release takes a change back that nothing refers to any more.
+func (p *pending) release(c *change) {
+	*c = change{}
+	p.free = append(p.free, c)
+}
+
+// add takes over a change of a committed entry.
+func (p *pending) add(c *change) {
+	p.bytes += len(c.key) + len(c.raw) + pendingRowBytes
+	before := p.rows[c.key]
+	switch {
+	case before == nil && c.gone && c.fresh:
+		p.release(c)
+	case before == nil:
+		p.rows[c.key] = c
+		p.order = append(p.order, c)
+	case c.gone && before.fresh: // which was known of the store then
+		delete(p.rows, c.key)
+		p.release(c)
+	default:
+		before.row, before.raw, before.gone = c.row, c.raw, c.gone
+		p.release(c)
+	}
+}
+
+// arena is memory for values that are dropped together. Its pieces are kept.
+type arena struct {
+	full  [][]byte
+	empty [][]byte
+	now   []byte
+}
+
+// room gives an empty slice with room for size bytes, to be handed to took once it
+// is filled.
+func (a *arena) room(size int) []byte {
+	if cap(a.now)-len(a.now) < size {
+		if a.now != nil {
+			a.full = append(a.full, a.now)
+		}
+		if last := len(a.empty) - 1; last >= 0 && size <= arenaBytes {
+			a.now, a.empty = a.empty[last], a.empty[:last]
+		} else {
+			a.now = make([]byte, 0, max(size, arenaBytes))
+		}
+	}
+	return a.now[len(a.now):len(a.now):cap(a.now)]
+}
+
+// took says that value, which came from room, stays.
+func (a *arena) took(value []byte) []byte {
+	a.now = a.now[:len(a.now)+len(value)]
+	return value[:len(value):len(value)]
+}
+
+// reset drops all values.
+func (a *arena) reset() {
+	for _, piece := range a.full {
+		if cap(piece) == arenaBytes { // larger ones were for one value
+			a.empty = append(a.empty, piece[:0])
+		}
+	}
+	clear(a.full)
+	a.full = a.full[:0]
+	if a.now = a.now[:0]; cap(a.now) > arenaBytes {
+		a.now = nil
+	}
+}
+
+// encode encodes a row into memory that stays until the store has it.
+func (p *pending) encode(row proto.Message) ([]byte, error) {
+	options := proto.MarshalOptions{Deterministic: true}
+	room := p.values.room(options.Size(row))
+	options.UseCachedSize = true
+	value, err := options.MarshalAppend(room, row)
+	if err != nil {
+		return nil, err
+	}
+	return p.values.took(value), nil
+}
+
+// settle writes what is pending, and the meta row of the index it stands at, in
+// one unsynced batch. Safe for those who may read the state.
+func (s *State) settle() error {
+	p := &s.pending
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bytes == 0 && s.settled == s.meta.AppliedIndex {
+		return nil
+	}
+	if p.batch == nil {
+		p.batch = s.db.NewBatch(pebble.WithInitialSizeBytes(p.bytesMax+p.bytesMax/4),
+			pebble.WithMaxRetainedSizeBytes(2*p.bytesMax))
+	}
+	batch := p.batch
+	for _, c := range p.order {
+		if p.rows[c.key] != c {
+			continue // gone without the store having had it
+		}
+		var err error
+		if c.gone {
+			err = batch.Delete([]byte(c.key), nil)
+		} else {
+			err = batch.Set([]byte(c.key), c.raw, nil)
+		}
+		if err != nil {
+			return fmt.Errorf("write state row %x: %w", c.key, err)
+		}
+	}
+	meta, err := proto.MarshalOptions{Deterministic: true}.Marshal(s.meta)
+	if err != nil {
+		return fmt.Errorf("encode meta row: %w", err)
+	}
+	if err := batch.Set(MetaKey, meta, nil); err != nil {
+		return fmt.Errorf("write meta row: %w", err)
+	}
+	if err := batch.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("write the state of entry %d: %w", s.meta.AppliedIndex, err)
+	}
+	batch.Reset()
+	clear(p.rows)
+	for _, c := range p.order {
+		p.release(c)
+	}
+	clear(p.order)
+	p.order, p.bytes = p.order[:0], 0
+	p.values.reset()
+	s.settled = s.meta.AppliedIndex
+	return nil
+}
+
+// Reader is where rows are read from: a State, or the store of a checkpoint.
+type Reader interface {
+	// Get returns the value of a key or pebble.ErrNotFound. The value is good
+	// until the closer is closed.
+	Get(key []byte) ([]byte, io.Closer, error)
+	// NewIter iterates over the rows as they are now.
+	NewIter(o *pebble.IterOptions) (*pebble.Iterator, error)
+}
+
+var (
+	_ Reader = (*State)(nil)
+	_ Reader = (*pebble.DB)(nil)
+)
+
+// Get reads one value of the state as it is, whether the store has it or not.
+func (s *State) Get(key []byte) ([]byte, io.Closer, error) {
+	if string(key) == string(MetaKey) {
+		if err := s.settle(); err != nil { // it is pending without being a change
+			return nil, nil, err
+		}
+	}
+	s.pending.mu.RLock()
+	defer s.pending.mu.RUnlock()
+	if c := s.pending.rows[string(key)]; c != nil {
+		if c.gone {
+			return nil, nil, pebble.ErrNotFound
+		}
+		return c.raw, nothing{}, nil
+	}
+	return s.db.Get(key)
+}
+
+// NewIter lets the store see what is pending before it is iterated over.
+func (s *State) NewIter(o *pebble.IterOptions) (*pebble.Iterator, error) {
+	if err := s.settle(); err != nil {
+		return nil, err
+	}
+	return s.db.NewIter(o)
+}
+
+// nothing is to be closed.
+type nothing struct{}
+
+func (nothing) Close() error { return nil }

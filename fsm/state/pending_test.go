@@ -1,0 +1,139 @@
+package state
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// key of a table without an index, so that a test may put what it likes.
+func blobKey(n byte) []byte { return key1(tablePayload, ID{n}) }
+
+func openState(t *testing.T) *State {
+	t.Helper()
+	s, err := Open(t.TempDir(), Tuning{MemTableBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// entry applies one entry that does nothing but change.
+func entry(t *testing.T, s *State, change func(*Tx)) {
+	t.Helper()
+	tx := s.Begin(s.Meta().AppliedIndex+1, 1, 0)
+	change(tx)
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func stored(t *testing.T, s *State, key []byte) bool {
+	t.Helper()
+	_, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closer.Close() // read only
+	return true
+}
+
+func seen(t *testing.T, s *State, key []byte) string {
+	t.Helper()
+	value, _, err := getRaw(s, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(value)
+}
+
+func TestWhatIsPendingIsReadWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	s := openState(t)
+	entry(t, s, func(tx *Tx) { tx.PutPayload(ID{1}, []byte("one")); tx.PutPayload(ID{2}, []byte("two")) })
+	if stored(t, s, blobKey(1)) {
+		t.Fatal("an entry went straight to the store")
+	}
+	if got := seen(t, s, blobKey(1)); got != "one" {
+		t.Errorf("pending row reads %q", got)
+	}
+	entry(t, s, func(tx *Tx) {
+		if got := string(tx.Payload(ID{2})); got != "two" {
+			t.Errorf("the next entry reads %q", got)
+		}
+		tx.del(blobKey(1))
+	})
+	if got := seen(t, s, blobKey(1)); got != "" {
+		t.Errorf("deleted row reads %q", got)
+	}
+	var keys int
+	if err := s.RowsFrom([]byte{tablePayload}, func(key, _ []byte) bool {
+		keys++
+		return key[0] == tablePayload
+	}); err != nil || keys != 1 {
+		t.Errorf("%d payloads are found by a scan: %v", keys, err)
+	}
+	if !stored(t, s, blobKey(2)) || !stored(t, s, MetaKey) {
+		t.Error("a scan left rows pending")
+	}
+}
+
+// A row that comes and goes while it is pending never reaches the store; one that
+// the store has is deleted there, whatever happened to it in between.
+func TestOnlyTheLastChangeOfARowReachesTheStore(t *testing.T) {
+	t.Parallel()
+	s := openState(t)
+	put := func(n byte, fresh bool) func(*Tx) {
+		return func(tx *Tx) {
+			if fresh {
+				tx.expectNew(blobKey(n))
+			}
+			tx.putRaw(blobKey(n), []byte{n})
+		}
+	}
+	del := func(n byte) func(*Tx) { return func(tx *Tx) { tx.del(blobKey(n)) } }
+
+	entry(t, s, put(1, true))
+	entry(t, s, del(1))
+	if c := s.pending.rows[string(blobKey(1))]; c != nil {
+		t.Error("a row that came and went is still pending")
+	}
+	entry(t, s, put(2, true))
+	if err := s.settle(); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func(*Tx){del(2), put(2, true), del(2), put(3, true), del(3), put(3, false)} {
+		entry(t, s, change)
+	}
+	if err := s.settle(); err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[byte]bool{1: false, 2: false, 3: true} {
+		if got := stored(t, s, blobKey(n)); got != want {
+			t.Errorf("row %d is in the store: %t", n, got)
+		}
+	}
+}
+
+func TestPendingIsBounded(t *testing.T) {
+	t.Parallel()
+	s := openState(t)
+	for n := range byte(8) {
+		entry(t, s, func(tx *Tx) { tx.PutPayload(ID{n}, make([]byte, s.pending.bytesMax/4)) })
+		if s.pending.bytes >= s.pending.bytesMax {
+			t.Fatalf("%d bytes are pending after entry %d", s.pending.bytes, n)
+		}
+	}
+	if !stored(t, s, blobKey(0)) {
+		t.Error("nothing has reached the store")
+	}
+}

@@ -1,0 +1,12 @@
+export { Client, type BatchItem, type CallOptions, type ClientOptions, type Review, type TaskFilter, type TaskSpec } from "./client.js";
+export { Worker, type Health, type Stats, type WorkerOptions } from "./worker.js";
+export type { Handler } from "./attempt.js";
+export { Task } from "./task.js";
+export { cancelled, cancelRequested, codes, failed, leaseLost, retryable, unknown, Verdict, workerStopped } from "./outcome.js";
+export { JsonNumber, parse, raw, RawJson, stringify } from "./json.js";
+export { AnswerError, CallAborted, PulseError, type Violation } from "./error.js";
+export { defaultAddr, type ConnectionOptions, type Logger, type TlsOptions } from "./api.js";
+export type { KnownCode } from "./codes.js";
+export { isSettled, isTerminal } from "./types.js";
+export type { Backfill, Fire, Overlap, ScheduledTask, ScheduleInfo, ScheduleSpec } from "./schedules.js";
+export type { AttemptInfo, Evidence, QueueInfo, QueueSettings, Receipt, RecoverySafety, RetryPolicy, State, TaskEvent, TaskInfo, Time } from "./types.js";
