@@ -341,6 +341,18 @@ func TestWorkersKeysAndNamespacesAreShown(t *testing.T) {
 	s.ok("namespace", "delete", "billing")
 }
 
+func TestABoundOfANamespaceIsChangedAndTakenAway(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	s.ok("namespace", "create", "billing")
+	if out := s.ok("namespace", "update", "billing", "--workers", "5"); !strings.Contains(out, "0 tasks waiting, 0 payload bytes and 5 workers") {
+		t.Error(out)
+	}
+	if out := s.ok("namespace", "update", "billing", "--workers", "0", "--tasks-waiting", "7"); !strings.Contains(out, "7 tasks waiting, 0 payload bytes and 0 workers") {
+		t.Error(out)
+	}
+}
+
 func TestWatchEndsWhenTheTaskIsSettled(t *testing.T) {
 	t.Parallel()
 	s, _ := startNode(t)

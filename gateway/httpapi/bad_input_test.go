@@ -231,6 +231,7 @@ func TestQueriesAreHeldToTheirParameters(t *testing.T) {
 		"/v1/namespaces/default/tasks?consistency=eventual":                                 "/query/consistency",
 		"/v1/namespaces/default/tasks?min_index=-1":                                         "/query/min_index",
 		"/v1/namespaces/default/tasks?min_index=07":                                         "/query/min_index",
+		"/v1/namespaces/default/tasks?min_index=0":                                          "", // sound: X-Pulse-Index may be 0
 		"/v1/namespaces/default/tasks?a=%zz":                                                "/query",
 		"/v1/namespaces/default/tasks?a;b":                                                  "/query",
 		taskPath + "?wait_state=done":                                                       "/query/wait_state",

@@ -95,6 +95,14 @@ func (q *query) revision(name string) uint64 {
 	return n
 }
 
+// index reads an X-Pulse-Index, which is 0 where nothing is applied yet.
+func (q *query) index(name string) uint64 {
+	if q.get(name) == "0" {
+		return 0
+	}
+	return q.revision(name)
+}
+
 // time reads an instant as the API writes it.
 func (q *query) time(name string) schema.Time {
 	text := q.get(name)
@@ -136,7 +144,7 @@ func (e *exchange) freshness(to *pb.Query) {
 	if e.query.word("consistency", "linearizable", "stale") == 1 {
 		to.Consistency = pb.Consistency_CONSISTENCY_STALE
 	}
-	to.MinIndex = e.query.revision("min_index")
+	to.MinIndex = e.query.index("min_index")
 }
 
 // limit reads the size of a page.

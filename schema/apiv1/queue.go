@@ -100,6 +100,9 @@ func (r *reader) count(dst *int64, low, high int64) {
 		return
 	}
 	n, ok := schema.ParseUint64(text)
+	if string(text) == "0" {
+		n, ok = 0, true // no id or fence is 0, so ParseUint64 refuses it; a count may well be
+	}
 	if !ok || n < uint64(low) || n > uint64(high) {
 		r.fault(start, "must be a whole number from %d to %d", low, high)
 		return

@@ -34,3 +34,27 @@ func TestWhatTokensAreRefusedFor(t *testing.T) {
 		}
 	}
 }
+
+// An answer spells a count as a decimal string, 0 too: what was read can be sent
+// again.
+func TestACountMayBeZeroInEitherSpelling(t *testing.T) {
+	t.Parallel()
+	for _, zero := range []string{`0`, `"0"`} {
+		q, refusal := DecodeNamespace([]byte(`{"quota":{"tasks_waiting":` + zero + `,"payload_bytes":"7","workers":` + zero + `}}`))
+		if refusal != nil || *q != (Quota{PayloadBytes: 7}) {
+			t.Errorf("quota of %s: %+v, %v", zero, q, refusal)
+		}
+		s, refusal := DecodePreview([]byte(`{"cron":"@daily","max_fires":` + zero + `}`))
+		if refusal != nil || s.MaxFires != 0 {
+			t.Errorf("max_fires of %s: %v, %v", zero, s.MaxFires, refusal)
+		}
+		if _, refusal := DecodeQueue([]byte(`{"max_waiting":` + zero + `}`)); refusal == nil {
+			t.Errorf("max_waiting of %s is taken, and no task could ever wait", zero)
+		}
+	}
+	for _, bad := range []string{`"00"`, `"01"`, `"-0"`, `""`, `" 0"`} {
+		if _, refusal := DecodeNamespace([]byte(`{"quota":{"workers":` + bad + `}}`)); refusal == nil {
+			t.Errorf("a count of %s is taken", bad)
+		}
+	}
+}
