@@ -158,7 +158,7 @@ var errWallClock = errors.New("this server's wall clock cannot be right")
 // to lead.
 func (o *office) checkWall(ctx context.Context) error {
 	n := o.node
-	if n.cfg.Members == nil || n.clock.anchored() {
+	if n.cfg.Members == nil || n.clock.Anchored() {
 		return nil
 	}
 	var ahead map[string]time.Duration

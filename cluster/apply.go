@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"pulse/cluster/clock"
 	"pulse/fsm"
 )
 
@@ -21,7 +22,7 @@ import (
 type applier struct {
 	machine  Machine
 	snaps    *snapshotStore
-	clock    *leaderClock
+	clock    *clock.Leader
 	watchdog *Watchdog
 	counters *Counters
 	logger   *slog.Logger
@@ -68,7 +69,7 @@ func (a *applier) Apply(l *raft.Log) any {
 	a.counters.Apply.observe(time.Since(began))
 	end()
 	a.counters.EntriesApplied.Add(1)
-	a.clock.applied(o.Time, l.Index > a.replayTo)
+	a.clock.Applied(o.Time, l.Index > a.replayTo)
 	a.onApply(o, a.inOffice.Load())
 	a.seen.advance(l.Index)
 	return &o
@@ -148,7 +149,7 @@ func (a *applier) Restore(rc io.ReadCloser) error {
 	}
 	a.counters.Restores.Add(1)
 	a.logger.Info("state restored from a snapshot", "snapshot", s.meta.ID, "index", s.meta.Index)
-	a.clock.applied(a.machine.Clock(), false)
+	a.clock.Applied(a.machine.Clock(), false)
 	a.restored()
 	a.seen.advance(s.meta.Index)
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"pulse/cluster/clock"
 	"pulse/fsm"
 	"pulse/fsm/state"
 	pb "pulse/proto/pulse/v1"
@@ -42,7 +43,7 @@ type Node struct {
 	guard     *guard // around transport; nil on a lone voter without a port
 	raft      *raft.Raft
 	applier   *applier
-	clock     *leaderClock
+	clock     *clock.Leader
 	verifier  *verifier
 	disk      *diskGauge
 	watchdog  *Watchdog
@@ -107,7 +108,8 @@ func (n *Node) openStorage(logger hclog.Logger) (err error) {
 	if n.snaps, err = openSnapshotStore(filepath.Join(cfg.Dir, snapshotsDir), n.logger, &n.counters); err != nil {
 		return err
 	}
-	n.clock = newLeaderClock(cfg.Wall, cfg.Machine.Clock())
+	started := time.Now()
+	n.clock = clock.New(cfg.Wall, func() time.Duration { return time.Since(started) }, cfg.Machine.Clock())
 	n.applier = &applier{
 		machine: cfg.Machine, snaps: n.snaps, clock: n.clock, watchdog: n.watchdog,
 		counters: &n.counters, logger: n.logger, onApply: cfg.OnApply, restored: cfg.OnRestore,

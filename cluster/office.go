@@ -113,7 +113,7 @@ func (n *Node) newOffice() *office {
 	o.proposer = &proposer{
 		term:        term,
 		log:         n.raft,
-		now:         n.clock.now,
+		now:         n.clock.Now,
 		admission:   n.cfg.IsAdmission,
 		counters:    &n.counters,
 		returned:    o.entryReturned,
@@ -175,7 +175,7 @@ func (o *office) entryReturned() {
 // serve opens the term and then works until the context ends. It returns after
 // everything it started. An error means that the term was not opened.
 func (o *office) serve(ctx context.Context) error {
-	defer o.node.clock.close() // after the proposer, which reads it
+	defer o.node.clock.Close() // after the proposer, which reads it
 	// The proposer runs under a context of its own: it has to finish what the
 	// duties wait for.
 	proposing, stop := context.WithCancel(context.Background())
@@ -215,7 +215,7 @@ func (o *office) open(ctx context.Context) error {
 	if err := o.checkWall(ctx); err != nil {
 		return err
 	}
-	o.node.clock.open()
+	o.node.clock.Open()
 	id := make([]byte, 16)
 	if _, err := rand.Read(id); err != nil {
 		return fmt.Errorf("make a command id: %w", err)
@@ -336,7 +336,7 @@ func (o *office) untilTick() (wait time.Duration, due int64) {
 	if !ok {
 		return tickLook, 0
 	}
-	ahead := time.Duration(due-o.node.clock.now()) * time.Microsecond
+	ahead := time.Duration(due-o.node.clock.Now()) * time.Microsecond
 	return min(max(ahead, 0), tickLook), due
 }
 

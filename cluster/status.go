@@ -85,8 +85,8 @@ func (n *Node) Status() Status {
 		s.Servers = append(s.Servers, ServerStatus{string(server.ID), string(server.Address), server.Suffrage == raft.Voter})
 	}
 	if o := n.office.Load(); o != nil {
-		s.LeaderClock = time.UnixMicro(n.clock.now())
-		s.WallOffset = n.clock.offset()
+		s.LeaderClock = time.UnixMicro(n.clock.Now())
+		s.WallOffset = n.clock.Offset()
 		for _, d := range o.duties {
 			s.Duties = append(s.Duties, d.status())
 		}

@@ -34,7 +34,8 @@ var rules = []rule{
 
 	{"rpc", []string{"proto/...", "fsm/state", "schema/..."}, []string{"gateway", "cluster", "cmd", raft}},
 
-	{"cluster", []string{"fsm", "fsm/state", "proto/...", "schema/..."}, []string{"rpc", "gateway", "cmd", "sdk"}},
+	{"cluster", []string{"cluster/clock", "fsm", "fsm/state", "proto/...", "schema/..."}, []string{"rpc", "gateway", "cmd", "sdk"}},
+	{"cluster/clock", nil, []string{"fsm", "proto", "schema", raft, pebble}},
 	{"cluster/member", nil, []string{"fsm", raft, pebble}},
 	{"cluster/duty", []string{"fsm", "fsm/state", "proto/..."}, []string{"rpc", "gateway", "cmd", raft}},
 

@@ -265,6 +265,10 @@ func (j *judge) oldOffice(e *entry, out *fsm.Outcome) {
 	}
 }
 
+// lossMost is what of the time a new office may not know of: how late its node
+// heard of what the offices before it did.
+const lossMost = second
+
 // time: the clock never runs backwards, and no clock that somebody set moves
 // it: between two readings it goes forward by what has passed, give or take the
 // drift and the slewing. Only an office that has nothing but a wall clock to go
@@ -281,6 +285,8 @@ func (j *judge) time(e *entry, in *pb.Entry, out *fsm.Outcome) {
 		case from == j.lastFrom && (went > passed+slack || went < passed-slack):
 			j.s.fail("T3 clock", "the clock went %d us in the %d us between entries of one office, at %d", went, passed, e.index)
 		case from != j.lastFrom && went > passed+slack && !from.fresh:
+			j.s.fail("T3 clock", "the clock went %d us in the %d us between two offices, at %d", went, passed, e.index)
+		case from != j.lastFrom && went < passed-slack-lossMost && !from.fresh:
 			j.s.fail("T3 clock", "the clock went %d us in the %d us between two offices, at %d", went, passed, e.index)
 		case from != j.lastFrom && went > passed+slack && in.TimeUs > from.limit+passed+slack:
 			j.s.fail("T3 clock", "an office began at %d, far from the median of the wall clocks %d, at %d", in.TimeUs, from.limit-wallApart, e.index)

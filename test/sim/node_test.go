@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"pulse/cluster/clock"
 	"pulse/fsm"
 	"pulse/fsm/state"
 )
@@ -66,7 +67,7 @@ type node struct {
 
 	m        *fsm.Machine
 	r        *raft
-	clock    *leaderClock
+	clock    *clock.Leader
 	office   *office // nil out of office
 	inOffice bool    // effects are for this node's courier
 	gw       *gateway
@@ -125,7 +126,7 @@ func (n *node) start() {
 	}
 	s.say("%s starts: state %d, log %d to %d, term %d", n.p.name, m.AppliedIndex(), d.base, d.base+uint64(len(d.log)), d.term)
 	s.judge.opened(n)
-	n.clock = newLeaderClock(n, m.Clock())
+	n.clock = newClock(n, m.Clock())
 	n.replayTo, n.seen = last, m.AppliedIndex()
 	n.waits, n.snapping, n.following, n.inOffice, n.office = nil, false, false, false, nil
 	n.abstains = 0
@@ -216,7 +217,7 @@ func (n *node) apply(e *entry) *fsm.Outcome {
 		return nil
 	}
 	out := n.m.Apply(e.index, e.term, e.data)
-	n.clock.applied(out.Time, e.index > n.replayTo)
+	n.clock.Applied(out.Time, e.index > n.replayTo)
 	n.s.judge.applied(n, e, &out)
 	if n.inOffice && n.office != nil {
 		n.office.courier.offer(out.Effects)
@@ -323,7 +324,7 @@ func (n *node) receive(from *snap, stream []byte) bool {
 		return false
 	}
 	n.restore(got)
-	n.clock.applied(n.m.Clock(), false)
+	n.clock.Applied(n.m.Clock(), false)
 	n.advance(got.index)
 	return true
 }

@@ -79,7 +79,7 @@ func (n *node) hold(pause int64) {
 	o.courier = &courier{o: o, routes: map[string]*route{}}
 	n.office = o
 	again := func() {
-		n.clock.close()
+		n.clock.Close()
 		o.proposer.close()
 		n.s.after(n.p, pause, func() {
 			if n.office == o && !o.closed {
@@ -94,7 +94,7 @@ func (n *node) hold(pause int64) {
 		case code != "":
 			again()
 			return
-		case !n.clock.open():
+		case !n.mayOpen():
 			n.s.say("%s gives up leadership: its wall clock differs from the others'", n.p.name)
 			n.s.judge.count("clock alarms")
 			n.abstains = n.s.now + 5*second
@@ -103,7 +103,8 @@ func (n *node) hold(pause int64) {
 			}
 			return
 		}
-		o.fresh, o.limit = !n.clock.fresh, n.medianWall()+wallApart
+		n.clock.Open()
+		o.fresh, o.limit = !n.clock.Anchored(), n.medianWall()+wallApart
 		opening := &pb.Command{Id: bytesOf(n.s.newID()), Caller: &pb.Caller{Principal: "node/" + n.p.name},
 			Body: &pb.Command_OpenTerm{OpenTerm: &pb.OpenTerm{NodeId: n.p.name, ClusterId: clusterID}}}
 		o.proposer.propose([]*pb.Command{opening}, 0, func(results []*pb.Result, refused *refusal) {
@@ -150,7 +151,7 @@ func (o *office) leave() {
 	n.inOffice = false
 	o.courier.close()
 	o.proposer.close()
-	n.clock.close()
+	n.clock.Close()
 	if n.office == o {
 		n.office = nil
 	}
@@ -174,7 +175,7 @@ func (o *office) tick() {
 		wait = 0
 	} else if at, ok := o.n.m.NextDue(); ok {
 		due = at
-		wait = min(max(at-o.n.clock.now(), 0), tickLook)
+		wait = min(max(at-o.n.clock.Now(), 0), tickLook)
 	}
 	o.look++
 	mine := o.look
@@ -448,7 +449,7 @@ func (p *proposer) take() bool {
 func (p *proposer) send(commands []*pb.Command, parts []part) {
 	o := p.o
 	from := &origin{office: o, at: o.s.now}
-	data, err := fsm.EncodeEntry(&pb.Entry{Format: fsm.EntryFormat, Term: o.term, TimeUs: o.n.clock.now(), Commands: commands})
+	data, err := fsm.EncodeEntry(&pb.Entry{Format: fsm.EntryFormat, Term: o.term, TimeUs: o.n.clock.Now(), Commands: commands})
 	must(err)
 	o.n.handOver(data, from, func(out *fsm.Outcome, code string) {
 		switch {

@@ -115,7 +115,7 @@ func (s *sim) calm() {
 			s.fail("liveness", "%s is %d entries behind", n.p.name, behind)
 		}
 	}
-	now := serving.n.clock.now()
+	now := serving.n.clock.Now()
 	if due, ok := serving.n.m.NextDue(); ok && due < now-calmLate {
 		s.fail("T2 on time", "an item was due %d us ago", now-due)
 	}
