@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pulse/schema"
+	"pulse/test/calm"
 	"pulse/test/ports"
 )
 
@@ -100,11 +101,9 @@ func newClocks(t *testing.T, step map[string]time.Duration) *clocks {
 	for _, s := range servers {
 		n := startNode(t, t.TempDir(), func(cfg *Config) {
 			cfg.ID, cfg.Bootstrap, cfg.Listen, cfg.Members, cfg.Duties = s.ID, servers, s.Address, c, nil
-			// Long enough to keep an office on a machine that is busy.
-			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 2*time.Second, 2*time.Second
-			if s.ID == "a" {
-				// It is the first to stand.
-				cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = 500*time.Millisecond, 500*time.Millisecond
+			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = calm.Office, calm.Office
+			if s.ID != "a" {
+				cfg.HeartbeatTimeout = 3 * calm.Office // a is the first to stand
 			}
 			cfg.Wall = func() time.Time { return time.Now().Add(step[s.ID]) }
 		})
@@ -136,7 +135,7 @@ func TestAServerWithAWrongClockLeadsNobody(t *testing.T) {
 		t.Errorf("terms were opened by %v", seen)
 	}
 	// It leads as soon as it knows the time from the log.
-	if _, err := leader.Transfer(t.Context(), "a"); err != nil {
+	if _, err := transfer(t, leader, "a"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a leads", func() bool { return c.up["a"].office.Load() != nil })
@@ -169,7 +168,7 @@ func TestATransferWaitsForAServerThatIsBehind(t *testing.T) {
 	}
 	leader.submit(t, "it still leads")
 	behind(0)
-	if id, err := leader.Transfer(t.Context(), to.cfg.ID); err != nil || id != to.cfg.ID {
+	if id, err := transfer(t, leader, to.cfg.ID); err != nil || id != to.cfg.ID {
 		t.Errorf("transfer: %q %v", id, err)
 	}
 }

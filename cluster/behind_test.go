@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"pulse/test/calm"
 	"pulse/test/ports"
 )
 
@@ -74,7 +75,7 @@ func TestAServerWhoseTailConflictsWithASnapshotCatchesUp(t *testing.T) {
 			id, cfg := behind.cfg.ID, behind.cfg
 			term := old.raft.CurrentTerm()
 			c.stop(id)
-			if _, err := old.Transfer(t.Context(), c.other(old).cfg.ID); err != nil {
+			if _, err := transfer(t, old, c.other(old).cfg.ID); err != nil {
 				t.Fatal(err)
 			}
 			leader := c.leader()
@@ -93,7 +94,7 @@ func TestAServerWhoseTailConflictsWithASnapshotCatchesUp(t *testing.T) {
 			// It keeps more behind a snapshot than the tail is long, and with it, where
 			// a log may have gaps, the entry that conflicts.
 			back := start(id, 64)
-			within(t, time.Minute, "it has the snapshot", func() string {
+			within(t, 2*calm.Patience, "it has the snapshot", func() string {
 				if back.machine.AppliedIndex() > tail-6 {
 					return ""
 				}
@@ -101,7 +102,7 @@ func TestAServerWhoseTailConflictsWithASnapshotCatchesUp(t *testing.T) {
 			})
 			// Only what comes after the snapshot shows whether it is stuck.
 			after := leader.submit(t, "after")
-			within(t, time.Minute, "it has caught up", func() string {
+			within(t, 2*calm.Patience, "it has caught up", func() string {
 				if back.machine.AppliedIndex() >= after && back.machine.hash() == leader.machine.hash() {
 					return ""
 				}
@@ -115,7 +116,7 @@ func TestAServerWhoseTailConflictsWithASnapshotCatchesUp(t *testing.T) {
 // that were written in it and never committed. It returns the last index.
 func appendTail(t *testing.T, cfg *Config, leader *testNode, term uint64, more int) uint64 {
 	t.Helper()
-	w := NewWatchdog(WatchdogConfig{Logger: cfg.Logger, Exit: func(int) { t.Error("the watchdog ended the process") }})
+	w := NewWatchdog(WatchdogConfig{Limit: calm.Patience, Logger: cfg.Logger, Exit: func(int) { t.Error("the watchdog ended the process") }})
 	defer w.Stop()
 	s, err := openStores(cfg, w, &Counters{}, raftLogger(cfg.Logger))
 	if err != nil {
@@ -184,7 +185,7 @@ func TestAServerThatWasAwayForLongCatchesUpWhileTermsChange(t *testing.T) {
 			}
 		}
 	}()
-	within(t, time.Minute, "it has caught up", func() string {
+	within(t, 2*calm.Patience, "it has caught up", func() string {
 		if back.raft.AppliedIndex() >= 300 && back.raft.AppliedIndex() >= leader.raft.CommitIndex() {
 			return ""
 		}

@@ -22,6 +22,7 @@ import (
 	"pulse/fsm/state"
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
+	"pulse/test/calm"
 )
 
 // fakeMachine is a small machine on a real store. It keeps one row for each
@@ -274,7 +275,14 @@ type testNode struct {
 
 // testConfig is a lone voter's config without a machine.
 func testConfig(t *testing.T, dir string) Config {
+	w := NewWatchdog(WatchdogConfig{
+		Limit:  calm.Patience,
+		Exit:   func(int) { t.Error("the watchdog would have ended the process") },
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	t.Cleanup(w.Stop)
 	return Config{
+		Watchdog:  w,
 		ID:        "n1",
 		ClusterID: []byte("cluster one"),
 		Dir:       filepath.Join(dir, "raft"),
@@ -288,12 +296,6 @@ func startNode(t *testing.T, dir string, change func(*Config)) *testNode {
 	m := openFake(t, filepath.Join(dir, "state"))
 	cfg := testConfig(t, dir)
 	cfg.Machine = m
-	w := NewWatchdog(WatchdogConfig{
-		Exit:   func(int) { t.Error("the watchdog would have ended the process") },
-		Logger: cfg.Logger,
-	})
-	t.Cleanup(w.Stop)
-	cfg.Watchdog = w
 	if change != nil {
 		change(&cfg)
 	}
@@ -310,7 +312,7 @@ func startNode(t *testing.T, dir string, change func(*Config)) *testNode {
 func (n *testNode) shut(t *testing.T) {
 	t.Helper()
 	if !n.closing.Load() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), calm.Patience)
 		defer cancel()
 		if err := n.Close(ctx); err != nil {
 			t.Errorf("close: %v", err)
@@ -338,14 +340,10 @@ func (n *testNode) submit(t *testing.T, id string) uint64 {
 	return r[0].Index
 }
 
-// officeKept is long enough for several servers to keep their leader on a machine
-// that is busy with other tests, and short enough to wait for another one.
-const officeKept = 2 * time.Second
-
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(calm.Patience)
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
 	for !ok() {

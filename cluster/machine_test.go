@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"pulse/fsm"
 	pb "pulse/proto/pulse/v1"
+	"pulse/test/calm"
 )
 
 var _ Machine = (*fsm.Machine)(nil)
@@ -63,7 +63,7 @@ func (r *realNode) shut(t *testing.T) {
 		return
 	}
 	r.over = true
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), calm.Patience)
 	defer cancel()
 	if err := errors.Join(r.Close(ctx), r.machine.Close()); err != nil {
 		t.Error(err)

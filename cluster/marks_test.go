@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"pulse/test/calm"
 )
 
 // disk is the directory of one log and its votes, opened and closed as a server
@@ -30,7 +32,7 @@ func newDisk(t *testing.T, kind LogStore) *disk {
 // returned.
 func (d *disk) with(do func(*stores)) (found error) {
 	d.t.Helper()
-	w := NewWatchdog(WatchdogConfig{Logger: d.cfg.Logger, Exit: func(code int) { d.t.Errorf("the watchdog ended the process with %d", code) }})
+	w := NewWatchdog(WatchdogConfig{Limit: calm.Patience, Logger: d.cfg.Logger, Exit: func(code int) { d.t.Errorf("the watchdog ended the process with %d", code) }})
 	defer w.Stop()
 	s, err := openStores(&d.cfg, w, &Counters{}, raftLogger(d.cfg.Logger))
 	if err != nil {

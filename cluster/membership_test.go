@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"pulse/schema"
+	"pulse/test/calm"
 	"pulse/test/ports"
 )
 
@@ -57,7 +58,7 @@ func (c *town) startWith(id, dir, listen string, founders []Server, change func(
 	c.t.Helper()
 	n := startNode(c.t, dir, func(cfg *Config) {
 		cfg.ID, cfg.Bootstrap, cfg.Listen = id, founders, listen
-		cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = officeKept, officeKept
+		cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = calm.Office, calm.Office
 		cfg.Duties = nil
 		change(cfg)
 	})
@@ -95,6 +96,17 @@ func (c *town) leader() *testNode {
 	return leader
 }
 
+// transfer hands leadership over. Raft gives that up when the other does not take it
+// at once, and then it is asked again.
+func transfer(t *testing.T, n *testNode, to string) (leaderID string, err error) {
+	t.Helper()
+	eventually(t, "leadership is handed over, or refused", func() bool {
+		leaderID, err = n.Transfer(t.Context(), to)
+		return code(err) != schema.Unavailable
+	})
+	return leaderID, err
+}
+
 // duty runs the membership duty on a leader until the function it returns.
 func (c *town) duty(n *testNode) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -116,7 +128,7 @@ func suffrages(n *testNode) string {
 
 func wait(t *testing.T, n *testNode, what string, ok func(map[raft.ServerID]raft.Server) bool) {
 	t.Helper()
-	limit := time.After(40 * time.Second)
+	limit := time.After(2 * calm.Patience)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !ok(n.servers()) {
@@ -239,7 +251,7 @@ func TestAVoterWithAnEmptyDiskVotesOnlyWhenItIsPromotedAgain(t *testing.T) {
 	stop()
 
 	// Leadership is handed over on request.
-	id, err := leader.Transfer(t.Context(), "")
+	id, err := transfer(t, leader, "")
 	if err != nil || id == leader.cfg.ID {
 		t.Errorf("transfer: %q %v", id, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	pb "pulse/proto/pulse/v1"
+	"pulse/test/calm"
 )
 
 func TestReadsShareAVerificationThatBeginsAfterThem(t *testing.T) {
@@ -124,7 +125,7 @@ func TestAReadGetsPastAnEntryThatNeverReachesApply(t *testing.T) {
 	if n.raft.CommitIndex() <= n.applier.seen.index.Load() {
 		t.Fatal("the barrier was seen")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), calm.Patience)
 	defer cancel()
 	if _, err := n.Query(ctx, &pb.Query{}); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	pb "pulse/proto/pulse/v1"
+	"pulse/test/calm"
+	"pulse/test/ports"
 )
 
 func testLayer(t *testing.T, cluster string) *streamLayer {
@@ -144,23 +146,15 @@ func TestAnAddressNobodyCanReachIsRefused(t *testing.T) {
 // Three voters over TCP: the same code, other addresses.
 func TestThreeVotersOverTCP(t *testing.T) {
 	t.Parallel()
-	// Ports are taken and given back, so that all can be named beforehand.
 	var servers []Server
 	for _, id := range []string{"n0", "n1", "n2"} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		servers = append(servers, Server{id, l.Addr().String()})
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		servers = append(servers, Server{id, ports.Free(t, "127.0.0.1")})
 	}
 	c := &trio{}
 	for _, s := range servers {
 		c.nodes = append(c.nodes, startNode(t, t.TempDir(), func(cfg *Config) {
 			cfg.ID, cfg.Bootstrap, cfg.Listen = s.ID, servers, s.Address
-			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = officeKept, officeKept
+			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = calm.Office, calm.Office
 		}))
 	}
 	c.submit(t, "a")

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"pulse/test/calm"
 )
 
 // A leader that is killed leaves a tail that its successor cuts off. The log has
@@ -23,7 +25,7 @@ func TestALogWhoseTailWasCutOpensAgain(t *testing.T) {
 			if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			w := NewWatchdog(WatchdogConfig{Logger: cfg.Logger, Exit: func(code int) { t.Errorf("the watchdog ended the process with %d", code) }})
+			w := NewWatchdog(WatchdogConfig{Limit: calm.Patience, Logger: cfg.Logger, Exit: func(code int) { t.Errorf("the watchdog ended the process with %d", code) }})
 			t.Cleanup(w.Stop)
 			next := uint64(1)
 			for round := range 5 {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulse/test/calm"
 )
 
 func config(id string, join ...string) Config {
@@ -34,7 +36,7 @@ func start(t *testing.T, cfg Config) *List {
 // until waits for a condition on the members.
 func until(t *testing.T, l *List, what string, ok func([]Node) bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(calm.Patience)
 	for {
 		changed := l.Changed()
 		if ok(l.Members()) {

@@ -72,9 +72,16 @@ type Config struct {
 
 	LogStore cluster.LogStore
 
-	// ElectionTimeout is how long raft waits without a leader. A lone voter
-	// that starts waits that long too, so tests shorten it.
+	// ElectionTimeout is how long raft waits without a leader, and a leader for
+	// most of the others before it gives up. A lone voter that starts waits that
+	// long too, so tests shorten it; several servers of a test have it long enough
+	// to keep their leader on a busy machine. Zero: as package cluster has it, where
+	// a leader gives up in half the time.
 	ElectionTimeout time.Duration
+	// WriteLimit is how long one write may take before the disk counts as hung and
+	// this node ends its process. Zero: cluster.DefaultWriteLimit. A node in a test's
+	// process has it long: a disk that many tests write to stands still at times.
+	WriteLimit time.Duration
 	// SnapshotEntries is how many log entries gather before a snapshot.
 	SnapshotEntries uint64
 	// Version is what the node says of its build.
@@ -113,8 +120,8 @@ func (c Config) Validate() error {
 		return errors.New("node: both ClusterSecret and ClusterSecretFile are set: give one of them")
 	case len(c.ClusterSecret) > 0 && len(c.ClusterSecret) < secretBytesMin:
 		return fmt.Errorf("node: ClusterSecret has %d bytes: give at least %d", len(c.ClusterSecret), secretBytesMin)
-	case c.ElectionTimeout < 0 || c.CloseTimeout < 0:
-		return errors.New("node: ElectionTimeout and CloseTimeout must not be negative")
+	case c.ElectionTimeout < 0 || c.WriteLimit < 0 || c.CloseTimeout < 0:
+		return errors.New("node: ElectionTimeout, WriteLimit and CloseTimeout must not be negative")
 	}
 	if err := checkAddr("HTTPAddr", c.HTTPAddr); err != nil {
 		return err

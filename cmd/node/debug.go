@@ -114,7 +114,7 @@ func (n *Node) publicConfig(context.Context) any {
 	out := map[string]any{
 		"node_id": n.ID(), "data": c.DataDir, "http": c.HTTPAddr, "raft": c.RaftAddr, "certs": c.Certs, "hosts": c.Hosts, "origins": c.Origins,
 		"cluster_secret_given": len(c.ClusterSecret) > 0, "cluster_secret_file": c.ClusterSecretFile, "log_store": c.LogStore,
-		"election_timeout": c.ElectionTimeout.String(), "snapshot_entries": c.SnapshotEntries, "close_timeout": c.CloseTimeout.String(),
+		"election_timeout": c.ElectionTimeout.String(), "write_limit": c.WriteLimit.String(), "snapshot_entries": c.SnapshotEntries, "close_timeout": c.CloseTimeout.String(),
 		"limits": c.Limits,
 	}
 	if l := c.Cluster; l != nil {

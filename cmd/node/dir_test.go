@@ -12,7 +12,7 @@ import (
 
 func testConfig(t *testing.T) Config {
 	t.Helper()
-	return Config{DataDir: filepath.Join(t.TempDir(), "data"), Logger: slog.New(slog.DiscardHandler)}
+	return Config{DataDir: filepath.Join(t.TempDir(), "data"), WriteLimit: patience, Logger: slog.New(slog.DiscardHandler)}
 }
 
 func mustOpen(t *testing.T, cfg Config) *Dir {
@@ -160,6 +160,7 @@ func TestConfigNamesTheWrongField(t *testing.T) {
 		"ClusterSecret":   func(c *Config) { c.ClusterSecret = []byte("short") },
 		"both":            func(c *Config) { c.ClusterSecret, c.ClusterSecretFile = bytes.Repeat([]byte("x"), 32), "f" },
 		"ElectionTimeout": func(c *Config) { c.ElectionTimeout = -1 },
+		"WriteLimit":      func(c *Config) { c.WriteLimit = -1 },
 	} {
 		cfg := testConfig(t)
 		if err := cfg.Validate(); err != nil {

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"pulse/cluster/member"
 	"pulse/fsm/state"
@@ -55,17 +54,22 @@ func TestAGatewayServesEverythingAServerServes(t *testing.T) {
 	nodes := up(t, configs)
 	gateways := up(t, map[string]Config{"g1": gatewayOf(t, configs, "g1"), "g2": gatewayOf(t, configs, "g2")})
 	g := gateways["g1"]
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
 	defer cancel()
 	client := sdk.NewClient(sdk.ClientOptions{Addrs: []string{g.URL()}, Logger: slog.New(slog.DiscardHandler)})
-	leader := nodes["a"].raft.LeaderID()
 
 	t.Log("its status names the leader, its source and the servers")
-	status, _ := call(t, g, http.MethodGet, "/v1/cluster", "", http.StatusOK)
-	if status.text("node.role") != "gateway" || status.text("node.leader_id") != leader || status.get("node.ready") != true ||
-		nodes[status.text("node.source_id")] == nil || len(status.get("node.servers").([]any)) != 3 || status.text("state.cluster_id") == "" {
-		t.Errorf("status: %v", status)
-	}
+	eventually(t, "the status is as it should be", func() bool {
+		_, body := ask(t, http.DefaultClient, http.MethodGet, g.URL()+"/v1/cluster", "")
+		status := decode(t, []byte(body))
+		servers, _ := status.get("node.servers").([]any)
+		right := status.text("node.role") == "gateway" && status.text("node.leader_id") == leaderOf(t, nodes) && status.get("node.ready") == true &&
+			nodes[status.text("node.source_id")] != nil && len(servers) == 3 && status.text("state.cluster_id") != ""
+		if !right {
+			t.Logf("not yet: %s", body)
+		}
+		return right
+	})
 	awaitMember(ctx, t, client, "g2", func(m *sdk.Member) bool {
 		return m != nil && m.Role == "gateway" && !m.Voter && m.Alive && m.Raft == "" && m.HTTP == gateways["g2"].Addr()
 	})
@@ -89,6 +93,7 @@ func TestAGatewayServesEverythingAServerServes(t *testing.T) {
 		}
 		waited <- err
 	}()
+	eventually(t, "both are told of what is to come", func() bool { return g.front.api.Waiters() == 2 })
 	echoing(t, gateways["g2"].URL())
 	if err := <-waited; err != nil {
 		t.Fatal(err)
@@ -96,18 +101,16 @@ func TestAGatewayServesEverythingAServerServes(t *testing.T) {
 	if got := <-events; strings.Count(got, "data: ") < 4 || !strings.Contains(got, `"state":"SUCCEEDED"`) {
 		t.Errorf("the watch told %s", got)
 	}
-	if _, body := call(t, g, http.MethodGet, "/v1/namespaces/default/tasks?consistency=stale", "", http.StatusOK); !strings.Contains(body, task.ID) {
-		t.Errorf("a stale list: %s", body)
-	}
+	eventually(t, "a stale list has the task", func() bool {
+		_, body := call(t, g, http.MethodGet, "/v1/namespaces/default/tasks?consistency=stale", "", http.StatusOK)
+		return strings.Contains(body, task.ID)
+	})
 
 	t.Log("metrics, readiness, backup and operators' verbs")
-	_, text := call(t, g, http.MethodGet, "/metrics", "", http.StatusOK)
-	for _, want := range []string{"pulse_ready 1", "pulse_watch_connected 1", "pulse_watch_sources_total 1", "pulse_gateway_reports_failed_total"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in its metrics", want)
-		}
+	for _, want := range []string{"pulse_ready 1", "pulse_watch_connected 1", "pulse_watch_sources_total ", "pulse_gateway_reports_failed_total"} {
+		eventually(t, want+" is in its metrics", func() bool { return strings.Contains(metricsOf(t, g), want) })
 	}
-	if strings.Contains(text, "pulse_raft") {
+	if strings.Contains(metricsOf(t, g), "pulse_raft") {
 		t.Error("a gateway has metrics of a log")
 	}
 	stream, err := client.Backup(ctx)
@@ -118,6 +121,7 @@ func TestAGatewayServesEverythingAServerServes(t *testing.T) {
 		t.Errorf("backup: %+v %v", h, err)
 	}
 	_ = stream.Close()
+	leader := leaderOf(t, nodes)
 	next, err := client.Transfer(ctx, "")
 	if err != nil || next == leader || nodes[next] == nil {
 		t.Fatalf("transfer: %q %v", next, err)
@@ -164,24 +168,22 @@ func TestAGatewayWaitsForItsClusterAndSaysSo(t *testing.T) {
 	}
 	call(t, g, http.MethodGet, "/healthz", "", http.StatusOK)
 	nodes := up(t, map[string]Config{"a": a})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
 	if err := g.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
-	call(t, g, http.MethodGet, "/readyz", "", http.StatusOK)
-	of := nodes["a"].dir.Node.ClusterID
-	for g.links.members.Self().ClusterID != of {
-		<-time.After(time.Millisecond)
+	if code, body := ask(t, http.DefaultClient, http.MethodGet, g.URL()+"/readyz", ""); code != http.StatusOK {
+		t.Errorf("with its cluster: %d %s", code, body)
 	}
+	of := nodes["a"].dir.Node.ClusterID
+	eventually(t, "it says of which cluster it is", func() bool { return g.links.members.Self().ClusterID == of })
 
 	// Without its server it is alive and not ready, and ends in good order.
 	if err := nodes["a"].Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for s := g.Status(); s.Ready; s = g.Status() {
-		<-time.After(time.Millisecond)
-	}
+	eventually(t, "it is not ready", func() bool { return !g.Status().Ready })
 	if err := g.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +215,7 @@ func TestAGatewayCannotTakeTheNameOfAServer(t *testing.T) {
 	t.Parallel()
 	configs := several(t, "a", "b", "c")
 	nodes := up(t, configs)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
 	if n, err := Start(ctx, gatewayOf(t, configs, "c")); !errors.Is(err, member.ErrTaken) {
 		if err == nil {
@@ -238,7 +240,7 @@ func TestGatewaysComeAndGoAndLeaveTheServersAlone(t *testing.T) {
 	configs := several(t, "a", "b", "c")
 	nodes := up(t, configs)
 	before := nodes["a"].Status()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
 	defer cancel()
 	for round := range 2 {
 		gateways := map[string]Config{}

@@ -124,7 +124,7 @@ func (n *Node) openDir() (err error) {
 }
 
 func (n *Node) openMachine() (err error) {
-	n.watchdog = cluster.NewWatchdog(cluster.WatchdogConfig{Logger: n.logger})
+	n.watchdog = cluster.NewWatchdog(cluster.WatchdogConfig{Limit: n.cfg.WriteLimit, Logger: n.logger})
 	n.onClose("watchdog", func(context.Context) error { n.watchdog.Stop(); return nil })
 	n.machine, err = fsm.Open(fsm.Options{
 		Dir: n.dir.stateDir(), NodeID: n.dir.Node.NodeID,
@@ -189,22 +189,24 @@ func (n *Node) raftConfig() (cluster.Config, error) {
 		return cluster.Config{}, fmt.Errorf("node: cluster id in %s: %w", identityFile, err)
 	}
 	cfg := cluster.Config{
-		ID:               n.dir.Node.NodeID,
-		ClusterID:        clusterID,
-		Dir:              n.dir.raftDir(),
-		Machine:          n.machine,
-		Logger:           n.cfg.Logger, // it adds the node itself
-		Listen:           n.cfg.RaftAddr,
-		LogStore:         n.cfg.LogStore,
-		OnApply:          n.applied,
-		OnRestore:        n.restored,
-		Duties:           []cluster.Duty{{Name: "courier", Run: n.courier.Run}, {Name: "format level", Run: n.raiseLevel}, {Name: "time zones", Run: n.renewZones}},
-		IsAdmission:      isAdmission,
-		Watchdog:         n.watchdog,
-		Wall:             wallClock,
-		HeartbeatTimeout: n.cfg.ElectionTimeout,
-		ElectionTimeout:  n.cfg.ElectionTimeout,
-		SnapshotEntries:  n.cfg.SnapshotEntries,
+		ID:          n.dir.Node.NodeID,
+		ClusterID:   clusterID,
+		Dir:         n.dir.raftDir(),
+		Machine:     n.machine,
+		Logger:      n.cfg.Logger, // it adds the node itself
+		Listen:      n.cfg.RaftAddr,
+		LogStore:    n.cfg.LogStore,
+		OnApply:     n.applied,
+		OnRestore:   n.restored,
+		Duties:      []cluster.Duty{{Name: "courier", Run: n.courier.Run}, {Name: "format level", Run: n.raiseLevel}, {Name: "time zones", Run: n.renewZones}},
+		IsAdmission: isAdmission,
+		Watchdog:    n.watchdog,
+		Wall:        wallClock,
+		// Zero is the default of each.
+		HeartbeatTimeout:   n.cfg.ElectionTimeout,
+		ElectionTimeout:    n.cfg.ElectionTimeout,
+		LeaderLeaseTimeout: n.cfg.ElectionTimeout,
+		SnapshotEntries:    n.cfg.SnapshotEntries,
 	}
 	if n.links != nil {
 		n.links.raftConfig(&cfg, n)

@@ -10,10 +10,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulse/cluster"
+	"pulse/test/calm"
 )
 
-// patience bounds every wait of these tests. It is not how long they take.
-const patience = 20 * time.Second
+// patience bounds every wait of these tests. It is not how long they take; a whole
+// test takes several times as long at most.
+const patience = calm.Patience
 
 func soon(t *testing.T) context.Context {
 	t.Helper()
@@ -133,6 +137,13 @@ func TestAStartThatIsCalledOffStops(t *testing.T) {
 	if _, err := Start(ctx, testConfig(t)); !errors.Is(err, context.Canceled) {
 		t.Errorf("start: %v", err)
 	}
+}
+
+// A slow disk ends no process that has been given time for it.
+func TestAWriteMayTakeAsLongAsItIsGiven(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, testConfig(t))
+	n.watchdog.Slow("write a file", cluster.DefaultWriteLimit)
 }
 
 func TestALostListenerStopsTheNode(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"pulse/gateway/wsconn"
 	"pulse/schema"
@@ -54,7 +53,7 @@ func TestTokensHoldOnEveryNodeAlike(t *testing.T) {
 	t.Parallel()
 	nodes, admin := guarded(t)
 	ids := slices.Sorted(maps.Keys(nodes))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
 	defer cancel()
 	task := sdk.TaskSpec{Handler: "h", HandlerVersion: "1", PayloadVersion: "1", Payload: map[string]int{"a": 1}}
 	if _, err := clientWith(nodes["a"], admin).PutNamespace(ctx, "other"); err != nil {

@@ -56,7 +56,8 @@ func clientWith(n *Node, token string) *sdk.Client {
 func TestTokensFromTheFirstToTheLast(t *testing.T) {
 	t.Parallel()
 	n, log, admin := secretNode(t)
-	ctx := soon(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
+	defer cancel()
 	root := clientWith(n, admin.Reveal())
 
 	t.Log("nobody gets in without one, on this machine neither")
@@ -213,7 +214,7 @@ func bodyWith(t *testing.T, n *Node, token, path string) string {
 
 // streamWith reads the namespace's events to the stream's end.
 func streamWith(n *Node, token string) string {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, n.URL()+"/v1/namespaces/default/events", nil)
 	if err != nil {

@@ -31,6 +31,7 @@ import (
 	"pulse/gateway/wsconn"
 	"pulse/schema"
 	"pulse/sdk"
+	"pulse/test/calm"
 	"pulse/test/ports"
 	"pulse/test/secrets"
 )
@@ -41,7 +42,7 @@ import (
 // files, not in a backup, not in what the API tells.
 func TestTracesOfAClusterAreWholeAndItsSecretsNowhere(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*calm.Patience)
 	defer cancel()
 	clusterSecret := make([]byte, 32)
 	_, _ = rand.Read(clusterSecret)
@@ -205,7 +206,7 @@ func startThree(ctx context.Context, t *testing.T, dir string, secret []byte, ch
 	for i, id := range []string{"a", "b", "c"} {
 		cfg := node.Config{
 			NodeID: id, DataDir: filepath.Join(dir, id), HTTPAddr: ports.Free(t, "127.0.0.1"), RaftAddr: ports.Free(t, "127.0.0.1"), ClusterSecret: secret,
-			ElectionTimeout: 300 * time.Millisecond, RequireToken: true, SnapshotEntries: 20, Limits: wsconn.Limits{ExemptLoopback: true},
+			ElectionTimeout: calm.Office, WriteLimit: calm.Patience, RequireToken: true, SnapshotEntries: 20, Limits: wsconn.Limits{ExemptLoopback: true},
 			Cluster: &node.ClusterConfig{RPCAddr: ports.Free(t, "127.0.0.1"), GossipAddr: ports.Free(t, "127.0.0.1"), BootstrapExpect: 3, Join: join},
 		}
 		change(&cfg)
@@ -279,7 +280,23 @@ func rawHello(ctx context.Context, t *testing.T, n *node.Node, admin *sdk.Client
 	return secret
 }
 
+// page asks for one until there is one: during an election there is none of some.
 func page(ctx context.Context, t *testing.T, url, token string) string {
+	t.Helper()
+	for {
+		status, body := pageOnce(ctx, t, url, token)
+		switch status {
+		case http.StatusOK:
+			return body
+		case http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+			<-time.After(50 * time.Millisecond)
+		default:
+			t.Fatalf("%s: %d %s", url, status, body)
+		}
+	}
+}
+
+func pageOnce(ctx context.Context, t *testing.T, url, token string) (status int, text string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -292,10 +309,10 @@ func page(ctx context.Context, t *testing.T, url, token string) string {
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %d %s %v", url, res.StatusCode, body, err)
+	if err != nil {
+		t.Fatalf("%s: %v", url, err)
 	}
-	return string(body)
+	return res.StatusCode, string(body)
 }
 
 // unpacked are the files of a bundle; what is zipped in it is unzipped.

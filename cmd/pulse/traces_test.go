@@ -26,6 +26,7 @@ import (
 
 	"pulse/cmd/node"
 	"pulse/sdk"
+	"pulse/test/calm"
 )
 
 // collector is a receiver of OTLP, over HTTP and gRPC.
@@ -144,7 +145,7 @@ func TestATraceGoesThroughTheLogToTheWorker(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n, err := node.Start(ctx, node.Config{DataDir: t.TempDir(), HTTPAddr: "127.0.0.1:0", ElectionTimeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler), Traces: traces})
+			n, err := node.Start(ctx, node.Config{DataDir: t.TempDir(), HTTPAddr: "127.0.0.1:0", ElectionTimeout: 50 * time.Millisecond, WriteLimit: calm.Patience, Logger: slog.New(slog.DiscardHandler), Traces: traces})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -249,7 +250,7 @@ func TestATraceIsHandedOnWithoutAnExporter(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	n, err := node.Start(ctx, node.Config{DataDir: t.TempDir(), HTTPAddr: "127.0.0.1:0", ElectionTimeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	n, err := node.Start(ctx, node.Config{DataDir: t.TempDir(), HTTPAddr: "127.0.0.1:0", ElectionTimeout: 50 * time.Millisecond, WriteLimit: calm.Patience, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ import (
 // Patience bounds every wait of this package: for the node to serve, for a
 // worker to connect, for a task of Do to be settled. It is not how long they
 // take.
-const Patience = 30 * time.Second
+const Patience = time.Minute
 
 // electionTimeout is how long a lone voter waits before it leads; nobody else
 // can want to.
@@ -50,7 +50,7 @@ type Server struct {
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, config: node.Config{
-		DataDir: t.TempDir(), HTTPAddr: "127.0.0.1:0", ElectionTimeout: electionTimeout, Logger: logger(t),
+		DataDir: t.TempDir(), HTTPAddr: "127.0.0.1:0", ElectionTimeout: electionTimeout, WriteLimit: Patience, Logger: logger(t),
 	}}
 	s.start()
 	s.config.HTTPAddr = s.node.Addr() // a restarted node is where its clients look for it

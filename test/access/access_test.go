@@ -25,6 +25,7 @@ import (
 	"pulse/gateway/wsconn"
 	"pulse/schema/access"
 	"pulse/sdk"
+	"pulse/test/calm"
 	"pulse/test/mutant"
 )
 
@@ -37,10 +38,10 @@ type house struct {
 func build(t *testing.T) *house {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "admin.token")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*calm.Patience)
 	defer cancel()
 	n, err := node.Start(ctx, node.Config{
-		DataDir: t.TempDir(), HTTPAddr: "127.0.0.1:0", ElectionTimeout: 50 * time.Millisecond, RequireToken: true, BootstrapTokenFile: file,
+		DataDir: t.TempDir(), HTTPAddr: "127.0.0.1:0", ElectionTimeout: 50 * time.Millisecond, WriteLimit: calm.Patience, RequireToken: true, BootstrapTokenFile: file,
 		Limits: wsconn.Limits{ExemptLoopback: true}, // all of these are tried from one address
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -91,7 +92,7 @@ func (h *house) token(t *testing.T, role access.Role, namespace string, queues .
 // call makes a request and reads its answer, of a stream only that it has begun.
 func (h *house) call(t *testing.T, token, method, path, body string) (status int, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), calm.Patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, h.url+path, strings.NewReader(body))
 	if err != nil {
@@ -294,7 +295,7 @@ func (h *house) hello(t *testing.T, ws *websocket.Conn, namespace string) (kind,
 
 func (h *house) read(t *testing.T, ws *websocket.Conn) (kind, code string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), calm.Patience)
 	defer cancel()
 	_, data, err := ws.Read(ctx)
 	if err != nil {
@@ -350,7 +351,7 @@ func TestWorkerTokensOnTheWebSocket(t *testing.T) {
 		if kind, code := h.read(t, ws); kind != "error" || code != "unauthenticated" {
 			t.Errorf(mutant.Found+"a revocation: %s %s", kind, code)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), calm.Patience)
 		_, _, err := ws.Read(ctx)
 		cancel()
 		if websocket.CloseStatus(err) != websocket.StatusPolicyViolation {

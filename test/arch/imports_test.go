@@ -129,7 +129,7 @@ func TestTestsImportNothingFromAbove(t *testing.T) {
 	t.Parallel()
 	// A package's tests may bring in what they like from their own floor and
 	// below, and the whole node only where whole nodes are tested.
-	floors := [][]string{{"proto", "schema", "test/allocs", "test/ports", "test/secrets"}, {"fsm", "gateway", "sdk"}, {"cluster", "rpc"}, {"cmd", "examples"}, {"test"}}
+	floors := [][]string{{"proto", "schema", "test/allocs", "test/calm", "test/ports", "test/secrets"}, {"fsm", "gateway", "sdk"}, {"cluster", "rpc"}, {"cmd", "examples"}, {"test"}}
 	floor := func(path string) int {
 		return slices.IndexFunc(floors, func(dirs []string) bool {
 			return slices.ContainsFunc(dirs, func(d string) bool { return within(path, d) })

@@ -109,7 +109,7 @@ func (w *world) submit(ctx context.Context, client *sdk.Client, name int, submit
 // settle waits until every acknowledged task has come to rest, and reads it.
 func (w *world) settle(client *sdk.Client, submitted *sync.Map) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 3*patience(30*time.Second))
 	defer cancel()
 	counts := map[string]int{}
 	total := 0
@@ -173,6 +173,17 @@ func (w *world) review(ctx context.Context, client *sdk.Client) {
 
 // quick gives up on a node that accepts and does not answer, as a paused one does.
 var quick = &http.Client{Timeout: 2 * time.Second}
+
+// served is get for tests that need an answer: it asks again while there is none for
+// want of a leader, or of time.
+func served(t *testing.T, url string) (code int, body string) {
+	t.Helper()
+	until(t, 30*time.Second, url+" is answered", func() (bool, string) {
+		code, body = get(t, url)
+		return code != 0 && code != http.StatusServiceUnavailable && code != http.StatusGatewayTimeout, body
+	})
+	return code, body
+}
 
 // get is a plain request for tests that look at one answer.
 func get(t *testing.T, url string) (int, string) {

@@ -86,7 +86,7 @@ func pulseAt(t *testing.T, p *process, args ...string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience(time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "PULSE_ADDR=http://"+p.addr)
@@ -129,18 +129,19 @@ func TestEveryVerbGoesThroughAGateway(t *testing.T) {
 	if out := must("task", "run", "echo", `{"n":1.50}`, "--wait"); !strings.Contains(out, `"n":1.50`) || !strings.Contains(out, "SUCCEEDED") {
 		t.Errorf("task run --wait: %s", out)
 	}
-	members := must("cluster", "members")
-	for _, line := range []string{"g1  ", "g2  ", "a  ", "b  ", "c  "} {
-		if !strings.Contains(members, line) {
-			t.Errorf("no %q among the members:\n%s", line, members)
+	until(t, 20*time.Second, "all are among the members, each in its role", func() (bool, string) {
+		members := must("cluster", "members")
+		for _, line := range []string{"g1  ", "g2  ", "a  ", "b  ", "c  "} {
+			if !strings.Contains(members, line) {
+				return false, members
+			}
 		}
-	}
-	if strings.Count(members, "gateway") != 2 || strings.Count(members, "voter") != 3 {
-		t.Errorf("roles:\n%s", members)
-	}
-	if out := must("cluster", "status"); !strings.Contains(out, "g1, gateway") || !strings.Contains(out, "Source") {
-		t.Errorf("cluster status: %s", out)
-	}
+		return strings.Count(members, "gateway") == 2 && strings.Count(members, "voter") == 3, members
+	})
+	until(t, 20*time.Second, "the status of a gateway", func() (bool, string) {
+		out := must("cluster", "status")
+		return strings.Contains(out, "g1, gateway") && strings.Contains(out, "Source"), out
+	})
 	backup := filepath.Join(t.TempDir(), "b")
 	must("cluster", "backup", backup)
 	must("queue", "create", "other", "--lease", "5s")
@@ -223,7 +224,7 @@ type stream struct {
 
 func newStream(t *testing.T, url string) *stream {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*patience(time.Minute))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -389,7 +390,7 @@ func TestSessionsGoOnAtAnotherGateway(t *testing.T) {
 // sessions is how many a gateway holds.
 func sessions(t *testing.T, p *process) int {
 	t.Helper()
-	_, text := get(t, "http://"+p.addr+"/metrics")
+	_, text := served(t, "http://"+p.addr+"/metrics")
 	n := -1
 	for line := range strings.Lines(text) {
 		if _, err := fmt.Sscanf(line, "pulse_sessions %d", &n); err == nil {
@@ -464,7 +465,7 @@ func TestAGatewayFinishesWhatItIsAnswering(t *testing.T) {
 		t.Errorf("exit code %d; %d submitted; cut off: %v", code, len(kept), cut)
 	}
 	for _, id := range slices.Backward(kept) {
-		if status, body := get(t, "http://"+f.nodes[0].addr+"/v1/namespaces/default/tasks/"+id); status != http.StatusOK {
+		if status, body := served(t, "http://"+f.nodes[0].addr+"/v1/namespaces/default/tasks/"+id); status != http.StatusOK {
 			t.Fatalf("task %s was acknowledged: %d %s", id, status, body)
 		}
 	}

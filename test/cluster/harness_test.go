@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"pulse/test/calm"
 	"pulse/test/ports"
 )
 
@@ -162,6 +163,7 @@ func (p *process) end(s syscall.Signal) {
 // ended waits for the process to end by itself.
 func (p *process) ended(within time.Duration) time.Duration {
 	p.t.Helper()
+	within = patience(within)
 	p.mu.Lock()
 	done := p.done
 	p.mu.Unlock()
@@ -195,8 +197,9 @@ func (p *process) runs() bool {
 // ready waits until the node says that it serves.
 func (p *process) ready(within time.Duration) time.Duration {
 	p.t.Helper()
+	within = patience(within)
 	began := time.Now()
-	client := &http.Client{Timeout: time.Second}
+	client := &http.Client{Timeout: 5 * time.Second}
 	for time.Since(began) < within {
 		p.supervise()
 		if res, err := client.Get("http://" + p.addr + "/readyz"); err == nil {
@@ -291,9 +294,20 @@ func proved(t *testing.T, format string, args ...any) {
 // pause waits between two looks at something outside this process.
 func pause(d time.Duration) { <-time.After(d) }
 
+// patience is what a wait is bounded by: with make chaos by what the scenario says,
+// which is how long it takes at most on a machine of its own; else the machine may
+// be slow and busy, and what counts is that it comes.
+func patience(within time.Duration) time.Duration {
+	if os.Getenv(chaosEnv) != "" {
+		return within
+	}
+	return max(within, 2*calm.Patience)
+}
+
 // until waits for a condition of the world outside, or fails with its state.
 func until(t *testing.T, within time.Duration, what string, ok func() (bool, string)) {
 	t.Helper()
+	within = patience(within)
 	deadline := time.Now().Add(within)
 	for {
 		done, state := ok()

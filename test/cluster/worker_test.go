@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	mrand "math/rand/v2"
 	"net/http"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"pulse/schema"
 	"pulse/schema/workerv1"
+	"pulse/sdk"
 )
 
 // worker speaks the protocol itself and records each operation once: from the
@@ -283,19 +285,8 @@ func active(f workerv1.ServerFrame) bool {
 
 // queueID looks the default queue up, as a worker has to.
 func (w *world) queueID(ctx context.Context) (workerv1.ID, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.someAddr()+"/v1/namespaces/default/queues/default", nil)
+	q, err := sdk.NewClient(sdk.ClientOptions{Addrs: w.urls(), Logger: slog.New(slog.DiscardHandler)}).Queue(ctx, "default")
 	if err != nil {
-		return workerv1.ID{}, err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return workerv1.ID{}, err
-	}
-	defer func() { _ = res.Body.Close() }()
-	var q struct {
-		ID string `json:"id"`
-	}
-	if err := json.NewDecoder(res.Body).Decode(&q); err != nil {
 		return workerv1.ID{}, err
 	}
 	id, ok := schema.ParseID(q.ID)

@@ -14,12 +14,13 @@ import (
 
 	"pulse/cmd/node"
 	"pulse/gateway/wsconn"
+	"pulse/test/calm"
 	"pulse/test/ports"
 )
 
 // patience bounds every wait for something that has to happen. It is not how
 // long things take.
-const patience = 20 * time.Second
+const patience = calm.Patience
 
 // through is what the tests connect to. A gateway answers as a server does, so the
 // same tests hold it to the same contract.
@@ -38,7 +39,7 @@ type house struct {
 
 func openHouse(dir string, adjust func(*node.Config)) (*house, error) {
 	h := &house{config: node.Config{
-		DataDir: dir, HTTPAddr: "127.0.0.1:0", ElectionTimeout: 50 * time.Millisecond, Logger: faults.logger(),
+		DataDir: dir, HTTPAddr: "127.0.0.1:0", ElectionTimeout: 50 * time.Millisecond, WriteLimit: calm.Patience, Logger: faults.logger(),
 		Limits: wsconn.Limits{ExemptLoopback: true}, // all tests come from one address
 	}}
 	if adjust != nil {
@@ -68,7 +69,7 @@ func (h *house) build() error {
 	secret := []byte(strings.Repeat("conformance ", 4))
 	server := node.Config{
 		NodeID: "server", DataDir: h.config.DataDir, HTTPAddr: addrs[0], RaftAddr: addrs[1], ClusterSecret: secret,
-		ElectionTimeout: h.config.ElectionTimeout, Logger: h.config.Logger,
+		ElectionTimeout: h.config.ElectionTimeout, WriteLimit: h.config.WriteLimit, Logger: h.config.Logger,
 		Cluster: &node.ClusterConfig{RPCAddr: addrs[2], GossipAddr: addrs[3], BootstrapExpect: 1},
 	}
 	h.serverConfig = server

@@ -228,7 +228,7 @@ func TestAFailureIsFinalWhenItIsNotRetryableOrTheDeadlineComesFirst(t *testing.T
 	}{
 		"not retryable":             {object{"retry": again}, failed},
 		"no second attempt":         {object{"retry": once}, retryable},
-		"no time":                   {object{"retry": object{"initial_delay_ms": 60_000}, "deadline_at": soon(patience)}, retryable},
+		"no time":                   {object{"retry": object{"initial_delay_ms": 10 * patience.Milliseconds(), "max_delay_ms": 10 * patience.Milliseconds()}, "deadline_at": soon(2 * patience)}, retryable},
 		"it ran and must not again": {object{"retry": again, "recovery_safety": "RECONCILE_ONLY"}, retryable},
 	} {
 		task := p.submit(c.members)

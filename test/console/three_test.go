@@ -9,11 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"pulse/cmd/node"
 	"pulse/gateway/wsconn"
 	"pulse/sdk"
+	"pulse/test/calm"
 	"pulse/test/ports"
 )
 
@@ -37,7 +37,7 @@ func sitAtThree(t *testing.T) (*desk, *three) {
 	for i, id := range []string{"node-a", "node-b", "node-c"} {
 		cfg := node.Config{
 			NodeID: id, DataDir: filepath.Join(t.TempDir(), id), HTTPAddr: ports.Free(t, "127.0.0.1"), RaftAddr: ports.Free(t, "127.0.0.1"),
-			ClusterSecret: []byte(strings.Repeat("the secret of a test", 2)), Version: "v0.1.0", ElectionTimeout: 300 * time.Millisecond, RequireToken: true,
+			ClusterSecret: []byte(strings.Repeat("the secret of a test", 2)), Version: "v0.1.0", ElectionTimeout: calm.Office, WriteLimit: calm.Patience, RequireToken: true,
 			Cluster: &node.ClusterConfig{RPCAddr: ports.Free(t, "127.0.0.1"), GossipAddr: ports.Free(t, "127.0.0.1"), BootstrapExpect: 3, Join: join},
 			Limits:  wsconn.Limits{ExemptLoopback: true}, Logger: slog.New(slog.DiscardHandler),
 		}

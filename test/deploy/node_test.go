@@ -115,7 +115,7 @@ func (n *node) kill() {
 	n.cmd = nil
 }
 
-var direct = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+var direct = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
 // get asks a node once; an error is code 0.
 func (n *node) get(path string) (code int, body string) {

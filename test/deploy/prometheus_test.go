@@ -244,7 +244,7 @@ func (p prometheus) ask(ctx context.Context, path string, query url.Values, data
 // reason for.
 func TestAPrometheusKnowsEveryNameThatIsAskedFor(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
 	defer cancel()
 	pulse := pulsetest.Start(t)
 	p := startPrometheus(t, strings.TrimPrefix(pulse.Addr(), "http://"))

@@ -193,7 +193,7 @@ func submit(t *testing.T, c *sdk.Client, spec sdk.TaskSpec) string {
 	return info.ID
 }
 
-var quick = &http.Client{Timeout: 5 * time.Second}
+var quick = &http.Client{Timeout: 10 * time.Second}
 
 func get(url string) (int, string) {
 	res, err := quick.Get(url)

@@ -2,10 +2,12 @@ package restore
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +45,7 @@ func TestARestoredClusterFencesTheLostOne(t *testing.T) {
 
 	// Others go on submitting while the backup is made.
 	var before sync.Map
+	var count atomic.Int64
 	load, end := context.WithCancel(t.Context())
 	var submitting sync.WaitGroup
 	for range 4 {
@@ -50,11 +53,14 @@ func TestARestoredClusterFencesTheLostOne(t *testing.T) {
 			for load.Err() == nil {
 				if info, err := clients.Submit(load, sdk.TaskSpec{Handler: "nobody"}); err == nil {
 					before.Store(info.ID, time.Now())
+					count.Add(1)
 				}
 			}
 		})
 	}
-	<-time.After(time.Second)
+	until(t, "there is a load", func() (bool, string) {
+		return count.Load() >= 50, fmt.Sprint(count.Load())
+	})
 	began := time.Now()
 	file := filepath.Join(t.TempDir(), "backup")
 	var backup struct {

@@ -39,6 +39,7 @@ func TestAServerKilledWhileItTakesSnapshotsStartsAgain(t *testing.T) {
 			}
 		}
 		mu.Unlock()
+		had := len(ids)
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for range 3 {
@@ -67,6 +68,11 @@ func TestAServerKilledWhileItTakesSnapshotsStartsAgain(t *testing.T) {
 				_ = stream.Close()
 				snapshots++
 			}
+		})
+		until(t, "something is submitted", func() (bool, string) {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(ids) > had, ""
 		})
 		<-time.After(300*time.Millisecond + rand.N(900*time.Millisecond))
 		kill(t, s)

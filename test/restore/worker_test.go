@@ -13,6 +13,7 @@ import (
 
 	"pulse/schema"
 	"pulse/schema/workerv1"
+	"pulse/test/calm"
 )
 
 func newID() (id workerv1.ID) {
@@ -60,18 +61,28 @@ func newHand(t *testing.T) *hand {
 	return h
 }
 
+// connect connects it to a server, which takes it as soon as there is a leader.
 func (h *hand) connect(url string) {
 	h.t.Helper()
+	var queue schema.ID
+	until(h.t, "the queue is told", func() (ok bool, body string) {
+		_, body = get(url + "/v1/namespaces/default/queues/default")
+		var q struct {
+			ID string `json:"id"`
+		}
+		if json.Unmarshal([]byte(body), &q) == nil {
+			queue, ok = schema.ParseID(q.ID)
+		}
+		return ok, body
+	})
+	until(h.t, "the worker is welcome", func() (bool, string) { return h.hello(url, queue) })
+}
+
+// hello connects and registers. It says why not for want of a leader; any other
+// refusal fails the test.
+func (h *hand) hello(url string, queue schema.ID) (welcomed bool, why string) {
+	h.t.Helper()
 	ctx := h.t.Context()
-	_, body := get(url + "/v1/namespaces/default/queues/default")
-	var q struct {
-		ID string `json:"id"`
-	}
-	err := json.Unmarshal([]byte(body), &q)
-	queue, ok := schema.ParseID(q.ID)
-	if err != nil || !ok {
-		h.t.Fatalf("queue: %s", body)
-	}
 	c, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(url, "http")+"/v1/worker", &websocket.DialOptions{Subprotocols: []string{"pulse.worker.v1"}})
 	if err != nil {
 		h.t.Fatal(err)
@@ -87,6 +98,10 @@ func (h *hand) connect(url string) {
 	first, err := receive(ctx, c)
 	if err != nil {
 		h.t.Fatal(err)
+	}
+	if retryable(first) {
+		_ = c.CloseNow()
+		return false, describe(first)
 	}
 	welcome, welcomed := first.Body.(*workerv1.Welcome)
 	if !welcomed {
@@ -113,6 +128,14 @@ func (h *hand) connect(url string) {
 		}
 	}()
 	h.t.Cleanup(func() { _ = c.CloseNow() })
+	return true, ""
+}
+
+// retryable says that an answer is none: the same frame has to be sent again.
+func retryable(f workerv1.ServerFrame) bool {
+	e, ok := f.Body.(*workerv1.Error)
+	return ok && (e.Code == schema.NoLeader || e.Code == schema.NotLeader || e.Code == schema.Unavailable ||
+		e.Code == schema.ResultUnknown || e.Code == schema.DeadlineExpired)
 }
 
 func (h *hand) assigned() *workerv1.Assign {
@@ -120,15 +143,26 @@ func (h *hand) assigned() *workerv1.Assign {
 	select {
 	case a := <-h.assigns:
 		return a
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * calm.Patience):
 		h.t.Fatal("no task was assigned")
 		return nil
 	}
 }
 
-func (h *hand) ask(body workerv1.ClientBody) workerv1.ServerFrame {
+// ask sends an operation until it is answered.
+func (h *hand) ask(body workerv1.ClientBody) (answer workerv1.ServerFrame) {
 	h.t.Helper()
-	if err := send(h.t.Context(), h.conn, workerv1.ClientFrame{MessageID: newID(), SessionID: h.session, Body: body}); err != nil {
+	id := newID()
+	until(h.t, fmt.Sprintf("%T is answered", body), func() (bool, string) {
+		answer = h.askOnce(id, body)
+		return !retryable(answer), describe(answer)
+	})
+	return answer
+}
+
+func (h *hand) askOnce(id workerv1.ID, body workerv1.ClientBody) workerv1.ServerFrame {
+	h.t.Helper()
+	if err := send(h.t.Context(), h.conn, workerv1.ClientFrame{MessageID: id, SessionID: h.session, Body: body}); err != nil {
 		h.t.Fatal(err)
 	}
 	select {
@@ -137,7 +171,7 @@ func (h *hand) ask(body workerv1.ClientBody) workerv1.ServerFrame {
 			h.t.Fatalf("%T was answered by the end of the connection", body)
 		}
 		return f
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * calm.Patience):
 		h.t.Fatalf("%T was not answered", body)
 		return workerv1.ServerFrame{}
 	}
