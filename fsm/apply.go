@@ -372,6 +372,14 @@ func refuse(code schema.Code, format string, args ...any) *pb.Result {
 	return &pb.Result{Code: string(code), Message: fmt.Sprintf(format, args...)}
 }
 
+// are says of how many something is true: "1 task is", "2 tasks are".
+func are[N int | uint64](n N, one string) string {
+	if n == 1 {
+		return "1 " + one + " is"
+	}
+	return fmt.Sprintf("%d %ss are", n, one)
+}
+
 // openTerm is the first command of a leader's term. It writes the opening;
 // leases, offers and sessions that fall due are re-armed by it, because workers
 // could reach nobody during the election.

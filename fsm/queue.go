@@ -71,10 +71,10 @@ func (r *run) deleteQueue(c *pb.DeleteQueue) *pb.Result {
 		return res
 	}
 	if live := q.Waiting + q.Active + q.NeedsReview; live > 0 {
-		return refuse(schema.Conflict, "the queue holds %d tasks that are not over", live)
+		return refuse(schema.Conflict, "a queue is deleted when its tasks are over: %s not", are(live, "task"))
 	}
 	if n := r.connected(q); n > 0 {
-		return refuse(schema.Conflict, "%d workers are connected to the queue", n)
+		return refuse(schema.Conflict, "a queue is deleted when no worker serves it: %s connected", are(n, "worker"))
 	}
 	if name := r.scheduleInto(c.Name); name != "" {
 		return refuse(schema.Conflict, "the schedule %q submits to the queue; delete it or give it another queue first", name)
@@ -168,7 +168,7 @@ func (r *run) deleteNamespace(c *pb.DeleteNamespace) *pb.Result {
 	case c.Name == DefaultName:
 		return refuse(schema.Conflict, "the default namespace stays")
 	case n.Row.Queues > 0:
-		return refuse(schema.Conflict, "the namespace has %d queues; delete them first", n.Row.Queues)
+		return refuse(schema.Conflict, "a namespace is deleted when it is empty: %s in it", are(n.Row.Queues, "queue"))
 	case len(r.s.Schedules(ID(n.Row.Id), "")) > 0:
 		return refuse(schema.Conflict, "the namespace has schedules; delete them first")
 	case n.Row.IdempotencyKeys > BulkMax:

@@ -193,7 +193,7 @@ func (r *run) triggerSchedule(c *pb.TriggerSchedule) *pb.Result {
 		return res
 	}
 	if n := r.s.OpenRuns(old.ID()); n > 0 && !c.AllowOverlap && old.Row.Spec.Overlap != pb.Overlap_OVERLAP_ALLOW {
-		return refuse(schema.Conflict, "%d runs of the schedule are not over, and its overlap policy allows one; say allow_overlap to run all the same", n)
+		return refuse(schema.Conflict, "%s not over, and the schedule's overlap policy does not let another begin; allow_overlap lets it", are(n, "run"))
 	}
 	nominal := r.now
 	for r.taken(triggerKey(old.Row.Id, nominal), old.Row) != nil {

@@ -24,6 +24,9 @@ const (
 	// NumberCharsMax bounds the text of a number.
 	NumberCharsMax = jsontext.NumberCharsMax
 
+	// subjectBytesMax bounds the path that a message repeats.
+	subjectBytesMax = 128
+
 	// resultDepthMax is what a finish frame leaves for the result in it.
 	resultDepthMax = DepthMax - 2
 )
@@ -52,8 +55,12 @@ func CheckJSON(data []byte, limits Limits) error {
 	case fault.Kind == jsontext.Size:
 		return Errorf(TooLarge, "%s", fault.Message)
 	}
-	refusal := Errorf(InvalidArgument, "the JSON text breaks a rule at byte %d: %s", fault.Offset, fault.Message)
-	refusal.Violations = []Violation{{Path: jsontext.Pointer(data, fault.Offset), Message: fault.Message}}
+	path, subject := jsontext.Pointer(data, fault.Offset), ""
+	if fault.Kind == jsontext.DuplicateKey && len(path) <= subjectBytesMax {
+		subject = path + " " // of which member it is true, for who sees the message alone
+	}
+	refusal := Errorf(InvalidArgument, "the JSON text breaks a rule at byte %d: %s%s", fault.Offset, subject, fault.Message)
+	refusal.Violations = []Violation{{Path: path, Message: fault.Message}}
 	return refusal
 }
 

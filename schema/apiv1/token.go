@@ -35,10 +35,10 @@ func DecodeToken(body []byte) (NewToken, *schema.Error) {
 	for r.member() {
 		switch string(r.name) {
 		case "name":
-			at := r.at
 			named = true
-			r.chars(&t.Name, TokenNameCharsMax)
-			if blank(t.Name) {
+			text, at, ok := r.text(TokenNameCharsMax)
+			t.Name = string(text)
+			if ok && blank(t.Name) {
 				r.fault(at, "must say what the token is for")
 			}
 		case "grants":

@@ -2,6 +2,7 @@ package apiv1
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -14,6 +15,7 @@ func TestWhatTokensAreRefusedFor(t *testing.T) {
 	}{
 		"nothing":             {`{}`, []string{" the member name is missing", " the member grants is missing"}},
 		"no name":             {`{"name":" ","grants":[{"role":"reader","namespace":"a"}]}`, []string{"/name must say what the token is for"}},
+		"a long name":         {`{"name":"` + strings.Repeat("n", 129) + `","grants":[{"role":"reader","namespace":"a"}]}`, []string{"/name must have at most 128 characters"}},
 		"no grants":           {`{"name":"n","grants":[]}`, []string{"/grants must grant something"}},
 		"grants of a kind":    {`{"name":"n","grants":"reader@a"}`, []string{"/grants must be an array"}},
 		"an unknown role":     {`{"name":"n","grants":[{"role":"king","namespace":"a"}]}`, []string{"/grants/0/role must be one of reader, submitter, operator, worker, admin"}},
