@@ -204,7 +204,9 @@ func (c *Client) Key(ctx context.Context, key string, opts ...CallOption) (*Key,
 	return out, nil
 }
 
-// FreeKey takes a key from its holder. The note says why; it is recorded.
+// FreeKey takes a key from a task in NEEDS_REVIEW, which would keep it until its
+// review. The note says why; it is recorded. A key that an attempt holds is a
+// conflict: cancel its task. One that nobody holds is answered as it is.
 func (c *Client) FreeKey(ctx context.Context, key, note string, opts ...CallOption) (*Key, error) {
 	body, err := marshal(map[string]string{"note": note})
 	if err != nil {

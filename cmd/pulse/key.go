@@ -1,10 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"pulse/schema"
 	"pulse/sdk"
 )
 
@@ -76,11 +78,14 @@ func (a *app) keyFreeCommand() *cobra.Command {
 	var note string
 	cmd := &cobra.Command{
 		Use:   "free KEY --note TEXT",
-		Short: "Take a key from the task that holds it",
-		Long: `Take a key from its holder, so that the next task may have it. A holder that still
-runs is not stopped: from then on only the token keeps the two apart, so be sure that
-what they write to checks it. The note is recorded.`,
-		Example: "  pulse key free account/1 --note 'the worker was shut down by hand'",
+		Short: "Take a key from a task that needs a review",
+		Long: `Take a key from a task in NEEDS_REVIEW, which keeps it until it is settled, so that the
+next task may have it and the review may take its time. Be sure that what the task may
+have left half done harms nobody. The note is recorded.
+
+A key cannot be taken from a task that runs. "pulse task cancel" asks its handler to stop,
+and the key is free when the attempt has ended, or its lease.`,
+		Example: "  pulse key free account/1 --note 'the bank answers tomorrow; others may go on'",
 		Args:    exactly("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if strings.TrimSpace(note) == "" {
@@ -91,8 +96,19 @@ what they write to checks it. The note is recorded.`,
 				return err
 			}
 			defer cancel()
-			key, err := c.FreeKey(ctx, args[0], note)
-			if err != nil {
+			// The API answers for every key, as one that nobody uses has no row. Whoever
+			// frees a key by hand means one that is held: a name with a slip in it would
+			// look like a success.
+			key, err := c.Key(ctx, args[0])
+			switch {
+			case err != nil:
+				return err
+			case key.HolderTaskID == "" && key.Waiters == 0:
+				return fmt.Errorf("nobody holds the key %q or waits for it: 'pulse key list' shows those in use (%w)", args[0], schema.NotFound)
+			case key.HolderTaskID == "":
+				return a.done(cmd, key, "Key %s is free already.", key.Key)
+			}
+			if key, err = c.FreeKey(ctx, args[0], note); err != nil {
 				return err
 			}
 			if key.HolderTaskID != "" {

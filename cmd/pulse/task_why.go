@@ -188,10 +188,11 @@ func (w *why) explainKey(ctx context.Context) error {
 	w.because("Its concurrency key %q is held by task %s, which is %s.", key, holder, task.State)
 	if task.State == sdk.StateNeedsReview {
 		w.advise("It keeps the key until somebody settles it: pulse review resolve %s --decision … --note …", holder)
-	} else {
-		w.advise("Why that one is not done: pulse task why %s", holder)
+		w.advise("If the review has to wait and the key must not: pulse key free %s --note …", quote(key))
+		return nil
 	}
-	w.advise("If its holder is gone for good: pulse key free %s --note …", quote(key))
+	w.advise("Why that one is not done: pulse task why %s", holder)
+	w.advise("If it must not go on: pulse task cancel %s; the key is free when its attempt has ended", holder)
 	return nil
 }
 

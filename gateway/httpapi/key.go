@@ -34,8 +34,9 @@ func listKeys(e *exchange) error {
 	return answerList(e, "keys", keys.GetKeys(), (*writer).key, place{cursorKeys, "", []byte(keys.GetNextAfter())})
 }
 
-// freeKey is POST …/keys/{key}:free. It takes the key from its holder, which may
-// still be running; the note says who found out that this does no harm.
+// freeKey is POST …/keys/{key}:free. It takes the key from a task in review; the
+// note says who found out that this does no harm. A live attempt's key cannot be
+// taken. One that nobody holds is answered like getKey does.
 func freeKey(e *exchange) error {
 	body, err := e.body()
 	if err != nil {

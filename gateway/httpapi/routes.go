@@ -402,8 +402,8 @@ func workerRoutes() []*route {
 		query: freshness, answers: ok(key, "The key."), codes: []schema.Code{schema.NotFound}, handle: getKey,
 	}, {
 		method: http.MethodPost, path: ofKey + ":free", id: "free-key", tag: "keys",
-		title: "Take a concurrency key from its holder",
-		about: "The holder may still be running: only who knows that it does no harm should do this. The note is recorded.",
+		title: "Take a concurrency key from a task in NEEDS_REVIEW",
+		about: "Such a task keeps its key until the review. A key that an attempt holds is a conflict: cancel its task. One that nobody holds or waits for is answered without a holder. The note is recorded.",
 		body:  typeOf[Note](), bodyMust: true, answers: ok(key, "The key."),
 		codes: []schema.Code{schema.NotFound, schema.Conflict, schema.OperationConflict}, handle: freeKey,
 	}}
