@@ -126,7 +126,8 @@ type Scheduled struct {
 type Backfill struct {
 	DryRun    bool           `json:"dry_run"`
 	Times     int            `json:"times"`
-	Submitted int            `json:"submitted"`
+	Missing   int            `json:"missing"`   // times that had no task
+	Submitted int            `json:"submitted"` // of these, those that have one now; none in a dry run
 	Results   []BackfillTime `json:"results"`
 }
 

@@ -76,7 +76,12 @@ given; then a change of its times holds from now on.`,
 		Example: `  pulse schedule create nightly report '{"of":"yesterday"}' --cron '0 2 * * *'
   pulse schedule create poll fetch --every 30s --overlap skip
   pulse schedule create billing invoice --cron '0 6 1 * *' --overlap buffer_one --key billing`,
-		Args: cobra.RangeArgs(2, 3),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 3 {
+				return exactly("NAME", "HANDLER", "JSON")(cmd, args)
+			}
+			return exactly("NAME", "HANDLER")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			spec, err := times.spec()
 			if err != nil {
@@ -84,16 +89,18 @@ given; then a change of its times holds from now on.`,
 			}
 			payload := json.RawMessage("{}")
 			if len(args) == 3 {
-				payload = json.RawMessage(args[2])
+				if payload, err = businessJSON(cmd, "the payload", args[2]); err != nil {
+					return err
+				}
 			}
-			if err := schema.CheckJSON(payload, schema.Limits{}); err != nil {
-				return usagef("the payload is no JSON: %v", err)
+			if cmd.Flags().Changed("max-attempts") && task.maxAttempts < 1 {
+				return usagef("--max-attempts is %d: give 1 to 100", task.maxAttempts)
 			}
 			spec.Task = sdk.TaskSpec{
 				Queue: task.queue, Handler: args[1], HandlerVersion: task.handlerVersion, PayloadVersion: task.payloadVersion,
 				Payload: payload, ConcurrencyKey: task.key, Priority: task.priority,
-				Retry: sdk.Retry{MaxAttempts: task.maxAttempts, InitialDelay: time.Duration(task.initialDelay),
-					MaxDelay: time.Duration(task.maxDelay), AttemptTimeout: time.Duration(task.timeout)},
+				Retry: sdk.Retry{MaxAttempts: task.maxAttempts, InitialDelay: delayOf(cmd, "initial-delay", task.initialDelay),
+					MaxDelay: delayOf(cmd, "max-delay", task.maxDelay), AttemptTimeout: time.Duration(task.timeout)},
 			}
 			if task.reconcileOnly {
 				spec.Task.RecoverySafety = sdk.ReconcileOnly
@@ -370,16 +377,46 @@ the overlap policy is: at most 500. A time whose task is still kept is not run a
 			if err != nil {
 				return err
 			}
-			if dryRun {
-				return a.done(cmd, b, "%s in the range, %s without a task. Nothing was done.", plural(b.Times, "time"), commas(b.Submitted))
+			if err := a.printBackfill(cmd, b); err != nil {
+				return err
 			}
-			return a.done(cmd, b, "%s in the range, %s submitted.", plural(b.Times, "time"), plural(b.Submitted, "task"))
+			if b.Missing > b.Submitted && !b.DryRun {
+				return errSilent // some were refused, and it says why
+			}
+			return nil
 		},
 	}
 	cmd.Flags().StringVar(&from, "from", "", "the first time that counts: a time like 2030-01-31T12:00:00Z, or how long ago, like 3h")
 	cmd.Flags().StringVar(&until, "until", "", "all times are before it")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell the times")
 	return cmd
+}
+
+// printBackfill tells every time, and then how many there are.
+func (a *app) printBackfill(cmd *cobra.Command, b *sdk.Backfill) error {
+	if a.format != formatTable {
+		return a.printOne(cmd, b, nil)
+	}
+	table := newTable(cmd.OutOrStdout())
+	for _, t := range b.Results {
+		became := "task " + t.TaskID
+		switch {
+		case t.Existed:
+			became = "has task " + t.TaskID
+		case t.Error != nil:
+			became = fmt.Sprintf("refused: %s (%s)", t.Error.Detail, t.Error.Code)
+		case b.DryRun:
+			became = "would be submitted"
+		}
+		fmt.Fprintf(table, "%s\t%s\n", t.NominalAt.UTC().Format(time.RFC3339Nano), became)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if b.DryRun {
+		return a.done(cmd, b, "%s in the range, %s without a task. Nothing was done.", plural(b.Times, "time"), commas(b.Missing))
+	}
+	return a.done(cmd, b, "%s in the range, %s submitted.", plural(b.Times, "time"), plural(b.Submitted, "task"))
 }
 
 func (a *app) scheduleDeleteCommand() *cobra.Command {

@@ -201,13 +201,13 @@ func (v *visit) backfill(name, path string, body map[string]any) error {
 	if dry {
 		body["dry_run"] = true
 	}
-	var out struct{ Times, Submitted int }
+	var out struct{ Times, Missing, Submitted int }
 	if err := v.keyed(v.operation(), http.MethodPost, path+":backfill", nil, body, &out); err != nil {
 		return err
 	}
 	text := fmt.Sprintf("%d times in the range, %d tasks submitted.", out.Times, out.Submitted)
 	if dry {
-		text = fmt.Sprintf("%d times in the range, %d without a task. Nothing was done.", out.Times, out.Submitted)
+		text = fmt.Sprintf("%d times in the range, %d without a task. Nothing was done.", out.Times, out.Missing)
 	}
 	return v.done(v.path("schedules", name), text)
 }

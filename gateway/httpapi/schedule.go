@@ -239,15 +239,20 @@ func (e *exchange) answerBackfill(r *pb.BackfillResult, dryRun bool) error {
 	buf := getBuffer()
 	defer putBuffer(buf)
 	w := writer{buf: buf.b}
-	submitted := 0
+	missing, submitted := 0, 0
 	for _, item := range r.GetItems() {
-		if !item.Existed && item.Code == "" {
+		if item.Existed {
+			continue
+		}
+		missing++
+		if item.Code == "" && !dryRun {
 			submitted++
 		}
 	}
 	w.open()
 	w.bool("dry_run", dryRun)
 	w.integer("times", int64(len(r.GetItems())))
+	w.integer("missing", int64(missing))
 	w.integer("submitted", int64(submitted))
 	w.name("results")
 	w.openArray()

@@ -583,7 +583,8 @@ type BackfillOrder struct {
 type BackfillAnswer struct {
 	DryRun    bool           `json:"dry_run"`
 	Times     int            `json:"times" minimum:"0"`
-	Submitted int            `json:"submitted" minimum:"0" doc:"Times that got a task, or would."`
+	Missing   int            `json:"missing" minimum:"0" doc:"Times that had no task: a backfill submits theirs."`
+	Submitted int            `json:"submitted" minimum:"0" doc:"Times that got a task; 0 in a dry run."`
 	Results   []BackfillTime `json:"results" nullable:"false"`
 }
 

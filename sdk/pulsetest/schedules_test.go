@@ -76,11 +76,11 @@ func TestTheCallsAboutSchedules(t *testing.T) {
 	until := time.Now().Add(-time.Minute)
 	from := until.Add(-72 * time.Hour)
 	dry, err := c.BackfillSchedule(ctx, "nightly", from, until, true)
-	if err != nil || dry.Times != 3 || dry.Submitted != 3 || !dry.DryRun {
+	if err != nil || dry.Times != 3 || dry.Missing != 3 || dry.Submitted != 0 || !dry.DryRun {
 		t.Errorf("%+v, %v", dry, err)
 	}
 	done, err := c.BackfillSchedule(ctx, "nightly", from, until, false)
-	if err != nil || done.Submitted != 3 || done.Results[0].TaskID == "" {
+	if err != nil || done.Missing != 3 || done.Submitted != 3 || done.Results[0].TaskID == "" {
 		t.Errorf("%+v, %v", done, err)
 	}
 	if again, err := c.BackfillSchedule(ctx, "nightly", from, until, false); err != nil || again.Submitted != 0 || !again.Results[2].Existed {
