@@ -186,6 +186,9 @@ func (a *api) try(ctx context.Context, r request, out any) error {
 	if err := json.Unmarshal(body, out); err != nil {
 		return &answerError{err}
 	}
+	if out, ok := out.(interface{ replayed() }); ok && answer.Header.Get("Idempotency-Replayed") == "true" {
+		out.replayed()
+	}
 	return nil
 }
 

@@ -90,7 +90,13 @@ type TaskInfo struct {
 	Waiting           *WaitingInfo    `json:"waiting,omitempty"`   // while WAITING
 	Lease             *LeaseInfo      `json:"lease,omitempty"`     // while LEASED or RUNNING
 	Duplicate         bool            `json:"duplicate,omitempty"` // the submission found this task under its business key
+	// Replayed says that this is the remembered answer to an earlier call under the
+	// same Idempotency-Key: nothing was done now. The earlier call may be a try of
+	// this one whose answer was lost.
+	Replayed bool `json:"replayed,omitempty"`
 }
+
+func (t *TaskInfo) replayed() { t.Replayed = true }
 
 // UnmarshalResult decodes the result of a task.
 func (t *TaskInfo) UnmarshalResult(v any) error {

@@ -7,10 +7,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"pulse/schema"
 )
 
 // Exit codes. They are part of the interface.
@@ -71,7 +75,11 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		return exitUsage
 	}
 	if !errors.Is(err, errSilent) {
-		fmt.Fprint(errOut, a.explain(ctx, err))
+		fmt.Fprint(errOut, a.explain(ctx, cmd, err))
+	}
+	if errors.Is(err, schema.InvalidArgument) && ctx.Err() == nil { // only the cluster could see the mistake
+		fmt.Fprintf(errOut, "Try '%s --help'.\n", cmd.CommandPath())
+		return exitUsage
 	}
 	return exitFailed
 }
@@ -111,6 +119,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return badFlag(err) })
 	// A word that needs another can be run, to say so, but that is no use of it.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
 	a.commonFlags(root)
@@ -166,6 +175,40 @@ func noun(name, short, long, example string, verbs ...*cobra.Command) *cobra.Com
 	return cmd
 }
 
+// numbers matches what package strconv says of a text that is no number.
+var numbers = regexp.MustCompile(`strconv\.Parse\w+: parsing .*: (invalid syntax|value out of range)$`)
+
+// badFlag is the error of a flag's value without the names of functions.
+func badFlag(err error) error {
+	text := numbers.ReplaceAllStringFunc(err.Error(), func(cause string) string {
+		switch {
+		case strings.Contains(cause, "ParseBool"):
+			return "give true or false"
+		case strings.HasSuffix(cause, "range"):
+			return "it is too large"
+		case strings.Contains(cause, "ParseUint"):
+			return "give a whole number from 0"
+		}
+		return "give a whole number"
+	})
+	return errors.New(text)
+}
+
+// noEmptyFlag refuses a flag that is there and says nothing: as a rule a variable
+// of a script that is not set, and a task without the key that it was to have.
+func noEmptyFlag(cmd *cobra.Command) error {
+	if !asksCluster(cmd) {
+		return nil
+	}
+	var empty error
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if flag.Value.Type() == "string" && flag.Value.String() == "" && flag.Name != "note" && empty == nil {
+			empty = fmt.Errorf("--%s is empty: give a value, or leave it out", flag.Name)
+		}
+	})
+	return empty
+}
+
 // begin completes the shared flags from the environment and checks them.
 func (a *app) begin(cmd *cobra.Command) error {
 	switch a.format {
@@ -174,6 +217,9 @@ func (a *app) begin(cmd *cobra.Command) error {
 		return fmt.Errorf("-o is %q: give table, json or jsonl", a.format)
 	}
 	if _, err := levelOf(a.logLevel); err != nil {
+		return err
+	}
+	if err := noEmptyFlag(cmd); err != nil {
 		return err
 	}
 	return a.conn.complete(cmd, a.getenv)

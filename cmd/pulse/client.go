@@ -7,16 +7,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"pulse/schema"
 	"pulse/sdk"
 )
 
@@ -176,60 +173,4 @@ func noTime(groups []string, attr slog.Attr) slog.Attr {
 		return slog.Attr{}
 	}
 	return attr
-}
-
-// explain is an error as a person wants to read it, with what to do about it.
-func (a *app) explain(ctx context.Context, err error) string {
-	var b strings.Builder
-	refusal, refused := errors.AsType[*sdk.Error](err)
-	switch {
-	case ctx.Err() != nil:
-		return "pulse: interrupted\n"
-	case refused:
-		fmt.Fprintf(&b, "pulse: %s (%s)\n", cmp.Or(refusal.Message, "refused"), refusal.Code)
-		for _, v := range refusal.Violations {
-			fmt.Fprintf(&b, "  %s %s\n", cmp.Or(v.Path, "the request"), v.Message)
-		}
-	case unreachable(err) != nil:
-		fmt.Fprintf(&b, "pulse: no answer: %v\n", unreachable(err))
-	default:
-		fmt.Fprintf(&b, "pulse: %s\n", strings.TrimPrefix(err.Error(), "pulse: "))
-	}
-	if errors.Is(err, context.DeadlineExceeded) && refused {
-		fmt.Fprintf(&b, "  given up; --timeout waits longer\n")
-	}
-	if hint := a.hint(err, refusal); hint != "" {
-		fmt.Fprintf(&b, "  %s\n", hint)
-	}
-	return b.String()
-}
-
-// unreachable is the network's own word on why there is no answer.
-func unreachable(err error) error {
-	if fault, ok := errors.AsType[*net.OpError](err); ok && fault.Op != "listen" {
-		return fault
-	}
-	return nil
-}
-
-func (a *app) hint(err error, refusal *sdk.Error) string {
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		if a.conn.context != "" {
-			return "Nobody listens at " + a.conn.addr + "; the context in force is " + a.conn.context + ". 'pulse context list' shows the others, --addr goes elsewhere for once."
-		}
-		return "Nobody listens at " + a.conn.addr + ". Start a node with 'pulse dev', or say where one is with --addr, PULSE_ADDR or 'pulse context set'."
-	case refusal == nil:
-		return ""
-	case refusal.ExistingTaskID != "":
-		return "The other task: pulse task get " + refusal.ExistingTaskID
-	case refusal.Code == schema.Unauthenticated:
-		return "A token is taken from PULSE_TOKEN or the file that 'pulse context set NAME --token-file FILE' names, a client certificate " +
-			"from PULSE_CLIENT_CERT and PULSE_CLIENT_KEY. 'pulse token --help' says how to get the first one."
-	case refusal.Code == schema.ResultUnknown:
-		return "It may or may not have been done: look before you repeat it."
-	case refusal.Code == schema.RevisionConflict:
-		return fmt.Sprintf("It is at revision %d now.", refusal.CurrentRevision)
-	}
-	return ""
 }

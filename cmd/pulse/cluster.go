@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,7 +52,10 @@ ready to serve.`,
 			if err := json.Unmarshal(text, &status); err != nil {
 				return fmt.Errorf("the answer is not a status of a cluster: %w", err)
 			}
-			if err := a.printOne(cmd, text, func(d *details) { describeCluster(d, &status) }); err != nil {
+			// Its servers are those that should be; who of them lives is another question,
+			// and a node that does not answer it has answered the first.
+			members, _ := c.Members(ctx)
+			if err := a.printOne(cmd, text, func(d *details) { describeCluster(d, &status, members) }); err != nil {
 				return err
 			}
 			if !status.Node.Ready {
@@ -106,7 +111,7 @@ type clusterStatus struct {
 	} `json:"state"`
 }
 
-func describeCluster(d *details, s *clusterStatus) {
+func describeCluster(d *details, s *clusterStatus, members []*sdk.Member) {
 	n := &s.Node
 	d.putf("Node", "%s, %s in term %d", n.ID, n.Role, n.Term)
 	d.put("Version", n.Version)
@@ -131,7 +136,17 @@ func describeCluster(d *details, s *clusterStatus) {
 		if server.Address != "" && server.Address != server.ID {
 			role += " at " + server.Address
 		}
+		if at := slices.IndexFunc(members, func(m *sdk.Member) bool { return m.ID == server.ID }); at >= 0 && !members[at].Alive {
+			role += ", SILENT"
+		}
 		d.putf("Server", "%s, %s", server.ID, role)
+	}
+	if voters, alive, _ := votes(members); alive < voters {
+		text := quorum(voters, alive)
+		if alive <= voters/2 {
+			text += ": nothing is read or changed until then"
+		}
+		d.put("Quorum", text)
 	}
 	if n.Role == "gateway" {
 		d.putf("Source", "%s, heard of %s ago, applied to %d", cmp.Or(n.SourceID, "none"), spellMillis(n.LastContactMs), n.AppliedIndex)
@@ -162,7 +177,8 @@ func describeState(d *details, s *clusterStatus) {
 		d.put("Cluster", state.ClusterID)
 		d.putf("Tasks", "%s waiting, %s leased, %s running, %s in review", commas(state.TasksWaiting),
 			commas(state.AttemptsLeased), commas(state.AttemptsRunning), commas(state.TasksInReview))
-		d.putf("Workers", "%s connected, %s keys held", commas(state.SessionsConnected), commas(state.KeysHeld))
+		d.putf("Workers", "%s connected", commas(state.SessionsConnected))
+		d.putf("Keys", "%s held", commas(state.KeysHeld))
 		d.put("State hash", state.StateHash)
 		d.putf("Format level", "%d", state.FormatLevel)
 	}
@@ -218,13 +234,21 @@ server of this cluster.`,
 }
 
 func (a *app) clusterLogLevelCommand() *cobra.Command {
+	var node string
+	var all bool
 	cmd := &cobra.Command{
 		Use:   "log-level [LEVEL]",
-		Short: "See or change what one node writes to its log",
+		Short: "See or change what nodes write to their logs",
 		Long: `See the log level of the node at the address, or change it, until its process ends: debug,
-info, warn or error. Other nodes keep theirs; --addr chooses the node.`,
-		Example: "  pulse cluster log-level --addr http://127.0.0.1:7400\n  pulse cluster log-level debug --addr http://127.0.0.1:7400",
-		Args:    cobra.MaximumNArgs(1),
+info, warn or error. Other nodes keep theirs. --node names another node, and --all takes
+all that are alive. With several addresses one of the two has to be said for a change.`,
+		Example: "  pulse cluster log-level --all\n  pulse cluster log-level debug --node node-2\n  pulse cluster log-level debug --addr http://127.0.0.1:7400",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return exactly("LEVEL")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			level := ""
 			if len(args) > 0 {
@@ -233,25 +257,99 @@ info, warn or error. Other nodes keep theirs; --addr chooses the node.`,
 					return err
 				}
 			}
+			switch {
+			case node != "" && all:
+				return usagef("--node and --all exclude each other")
+			case level != "" && node == "" && !all && len(a.conn.addrs()) > 1:
+				return usagef("there are several addresses: say --node ID, or --all")
+			}
 			c, ctx, cancel, err := a.call(cmd)
 			if err != nil {
 				return err
 			}
 			defer cancel()
-			var got *sdk.NodeLogLevel
-			if level == "" {
-				got, err = c.LogLevel(ctx)
-			} else {
-				got, err = c.SetLogLevel(ctx, level)
+			addrs := a.conn.addrs()
+			if node != "" || all {
+				if addrs, err = a.nodeAddrs(ctx, cmd, c, node); err != nil {
+					return err
+				}
 			}
-			if err != nil {
-				return err
-			}
-			return a.done(cmd, got, "%s logs at level %s.", got.NodeID, got.Level)
+			return a.logLevels(ctx, cmd, addrs, level)
 		},
 	}
+	cmd.Flags().StringVar(&node, "node", "", "the node of this name, see 'pulse cluster members'")
+	cmd.Flags().BoolVar(&all, "all", false, "all nodes that are alive")
 	cmd.ValidArgs = logLevels
 	return cmd
+}
+
+// nodeAddrs are the addresses of the node of a name, or else of all that are alive.
+func (a *app) nodeAddrs(ctx context.Context, cmd *cobra.Command, c *sdk.Client, name string) ([]string, error) {
+	members, err := c.Members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	scheme, _, _ := strings.Cut(a.conn.addrs()[0], "://")
+	var addrs, known []string
+	for _, m := range members {
+		known = append(known, m.ID)
+		switch {
+		case name != "" && m.ID != name:
+		case m.Alive && m.HTTP != "":
+			addrs = append(addrs, scheme+"://"+m.HTTP)
+		case name != "":
+			return nil, fmt.Errorf("%s is silent: nothing can be asked of it", name)
+		default:
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s is silent.\n", m.ID)
+		}
+	}
+	if len(addrs) == 0 {
+		return nil, fmt.Errorf("there is no node %s; there are: %s", name, strings.Join(known, ", "))
+	}
+	return addrs, nil
+}
+
+// logLevels sees or sets the level of the node at each address. One that does not
+// answer does not keep the others from theirs.
+func (a *app) logLevels(ctx context.Context, cmd *cobra.Command, addrs []string, level string) error {
+	logger := a.patience(cmd.ErrOrStderr())
+	if len(addrs) > 1 {
+		logger = slog.New(slog.DiscardHandler) // each has a line of its own
+	}
+	client, err := a.conn.httpClient(logger)
+	if err != nil {
+		return err
+	}
+	silent := 0
+	for _, addr := range addrs {
+		c := sdk.NewClient(sdk.ClientOptions{Addr: addr, Token: a.conn.token, HTTPClient: client, Logger: logger, Note: a.note})
+		var got *sdk.NodeLogLevel
+		within, cancel := ctx, context.CancelFunc(func() {})
+		if len(addrs) > 1 {
+			within, cancel = context.WithTimeout(ctx, lookWithin)
+		}
+		if level == "" {
+			got, err = c.LogLevel(within)
+		} else {
+			got, err = c.SetLogLevel(within, level)
+		}
+		cancel()
+		switch {
+		case err != nil && (len(addrs) == 1 || ctx.Err() != nil):
+			return err
+		case err != nil:
+			silent++
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s", addr, a.explainItem(cmd, err))
+			continue
+		}
+		if err := a.done(cmd, got, "%s logs at level %s.", got.NodeID, got.Level); err != nil {
+			return err
+		}
+	}
+	if silent > 0 {
+		return errSilent
+	}
+	return nil
 }
 
 var logLevels = []string{"debug", "info", "warn", "error"}

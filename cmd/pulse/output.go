@@ -330,6 +330,16 @@ func short(id string) string {
 	return "…" + id[len(id)-digits:]
 }
 
+// brief is the beginning of a text that people wrote, for a cell of a table whose
+// other cells should still be seen.
+func brief(text string) string {
+	const most = 40
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return text
+}
+
 func count(n uint64) string { return strconv.FormatUint(n, 10) }
 
 func yes(b bool) string {

@@ -52,6 +52,23 @@ func (f *queueFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.paused, "paused", false, "assign no tasks until the queue is resumed")
 }
 
+// check refuses a 0 that nobody means: the API takes it for "not given", so the
+// default would come instead.
+func (f *queueFlags) check() error {
+	for _, d := range []struct {
+		flag string
+		zero bool
+	}{
+		{"lease", f.lease == 0}, {"offer", f.offer == 0}, {"retention", f.retention == 0}, {"default-deadline", f.deadline == 0},
+		{"max-waiting", f.maxWaiting == 0}, {"max-attempts", f.maxAttempts == 0}, {"attempt-timeout", f.attemptTimeout == 0},
+	} {
+		if f.cmd.Flags().Changed(d.flag) && d.zero {
+			return usagef("--%s is 0: give more, or leave it out for the default", d.flag)
+		}
+	}
+	return nil
+}
+
 // change puts what the flags say into settings and leaves the rest.
 func (f *queueFlags) change(s *sdk.QueueSettings) {
 	changed := f.cmd.Flags().Changed
@@ -123,6 +140,9 @@ func (a *app) queueCreateCommand() *cobra.Command {
   pulse queue create payments --lease 10s --max-attempts 1 --retention 30d`,
 		Args: exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := flags.check(); err != nil {
+				return err
+			}
 			c, ctx, cancel, err := a.call(cmd)
 			if err != nil {
 				return err
@@ -158,6 +178,9 @@ func (a *app) queueUpdateCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !changesAny(cmd) {
 				return usagef("say what to change: pulse queue update --help lists the settings")
+			}
+			if err := flags.check(); err != nil {
+				return err
 			}
 			c, ctx, cancel, err := a.call(cmd)
 			if err != nil {

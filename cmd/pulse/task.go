@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"strconv"
 	"strings"
 	"time"
@@ -83,9 +86,9 @@ func instant(flag, given string) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, given); err == nil {
 		return at, nil
 	}
-	back, err := time.ParseDuration(given)
-	if err != nil || back < 0 {
-		return time.Time{}, usagef("%s is %q: give a time like 2030-01-31T12:00:00Z, or how long ago, like 15m or 24h", flag, given)
+	back, err := parseSpan(given)
+	if err != nil {
+		return time.Time{}, usagef("%s is %q: give a time like 2030-01-31T12:00:00Z, or how long ago, like 15m or 3d", flag, given)
 	}
 	return time.Now().Add(-back), nil
 }
@@ -173,8 +176,24 @@ func (a *app) taskListCommand() *cobra.Command {
 }
 
 func limitFlag(cmd *cobra.Command, limit *int) {
-	cmd.Flags().IntVarP(limit, "limit", "l", 50, "stop after this many; 0 = all")
+	*limit = 50
+	cmd.Flags().VarP((*limitValue)(limit), "limit", "l", "stop after this many; 0 = all")
 }
+
+// limitValue is a flag that is a number of things to show.
+type limitValue int
+
+func (l *limitValue) Set(text string) error {
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return errors.New("give a whole number, or 0 for all")
+	}
+	*l = limitValue(n)
+	return nil
+}
+
+func (l *limitValue) Type() string   { return "int" }
+func (l *limitValue) String() string { return strconv.Itoa(int(*l)) }
 
 // taskWithAttempts is a task and every run of it.
 type taskWithAttempts struct {
@@ -368,12 +387,16 @@ anything else stays as it is; "pulse task why" says for what.`,
 		Example: "  pulse task run-now 0199f3c2a1b87d4e9a0b1c2d3e4f5061",
 		Args:    exactly("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := taskID(args[0])
+			if err != nil {
+				return err
+			}
 			c, ctx, cancel, err := a.call(cmd)
 			if err != nil {
 				return err
 			}
 			defer cancel()
-			task, err := c.RunNow(ctx, args[0], sdk.WithNote(a.note))
+			task, err := c.RunNow(ctx, id, sdk.WithNote(a.note))
 			if err != nil {
 				return err
 			}
@@ -447,11 +470,12 @@ func (a *app) each(cmd *cobra.Command, ids []string, v bulkVerb) error {
 	for _, id := range ids {
 		task, err := v.one(c, ctx, id, sdk.WithNote(a.note))
 		if err != nil {
-			if len(ids) == 1 || cmd.Context().Err() != nil {
+			refusal, _ := errors.AsType[*sdk.Error](err)
+			if len(ids) == 1 || cmd.Context().Err() != nil || unserved(err, refusal) {
 				return err
 			}
 			failed = true
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s", id, a.explain(cmd.Context(), err))
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s", id, a.explainItem(cmd, err))
 			continue
 		}
 		if a.format == formatTable {
@@ -491,14 +515,11 @@ func (a *app) bulk(cmd *cobra.Command, b sdk.Bulk) error {
 	case a.format != formatTable:
 		err = a.printOne(cmd, &total, nil)
 	case b.DryRun:
-		for _, r := range total.Results {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s  %s\n", r.TaskID, r.State)
-		}
-		fmt.Fprintf(cmd.OutOrStdout(), "The flags select %s; with --yes each would be asked to %s.\n", plural(total.Matched, "task"), b.Action)
+		sayDryRun(cmd.OutOrStdout(), &total)
 	default:
 		for _, r := range total.Results {
 			if r.Err != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s", r.TaskID, a.explain(ctx, r.Err))
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s", r.TaskID, a.explainItem(cmd, r.Err))
 			}
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s: %d done, %d refused.\n", plural(total.Matched, "task"), total.Done, total.Failed)
@@ -507,6 +528,32 @@ func (a *app) bulk(cmd *cobra.Command, b sdk.Bulk) error {
 		return errSilent
 	}
 	return err
+}
+
+// sayDryRun tells what the flags select, and which of it the action is not for: the
+// answer has states alone.
+func sayDryRun(w io.Writer, b *sdk.BulkAnswer) {
+	refused := 0
+	for _, r := range b.Results {
+		why := ""
+		switch {
+		case r.State == sdk.StateNeedsReview:
+			why = "  would refuse: it needs a review"
+		case b.Action == sdk.BulkRetry && !r.State.Terminal():
+			why = "  would refuse: it is not over"
+		case b.Action == sdk.BulkCancel && r.State.Terminal() && r.State != sdk.StateCancelled:
+			why = "  would refuse: it is over"
+		}
+		if why != "" {
+			refused++
+		}
+		fmt.Fprintf(w, "%s  %s%s\n", r.TaskID, r.State, why)
+	}
+	if refused == 0 {
+		fmt.Fprintf(w, "The flags select %s; with --yes each would be asked to %s.\n", plural(b.Matched, "task"), b.Action)
+		return
+	}
+	fmt.Fprintf(w, "The flags select %s; with --yes each would be asked to %s, and %d would refuse.\n", plural(b.Matched, "task"), b.Action, refused)
 }
 
 func (a *app) taskWatchCommand() *cobra.Command {
@@ -541,15 +588,16 @@ break: nothing is left out and nothing comes twice.`,
 			if err != nil {
 				return err
 			}
-			for event, err := range c.Watch(ctx, id) {
+			changes := untilSettled(ctx, c, id)
+			if follow {
+				changes = c.Watch(ctx, id)
+			}
+			for event, err := range changes {
 				if err != nil {
 					return err
 				}
 				if err := a.printEvent(cmd, event, ""); err != nil {
 					return err
-				}
-				if event.State == sdk.StateNeedsReview && !follow {
-					return nil
 				}
 			}
 			return nil
@@ -557,6 +605,29 @@ break: nothing is left out and nothing comes twice.`,
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on while the task is in NEEDS_REVIEW")
 	return cmd
+}
+
+// untilSettled yields the changes of a task until it is settled as it stands now.
+// A review that was needed once, and has been made since, ends nothing: what came
+// of it follows.
+func untilSettled(ctx context.Context, c *sdk.Client, id string) iter.Seq2[sdk.Event, error] {
+	return func(yield func(sdk.Event, error) bool) {
+		for event, err := range c.Watch(ctx, id) {
+			if !yield(event, err) || err != nil {
+				return
+			}
+			if event.State != sdk.StateNeedsReview {
+				continue
+			}
+			switch task, err := c.Get(ctx, id); {
+			case err != nil:
+				yield(sdk.Event{}, err)
+				return
+			case task.Revision == event.Revision:
+				return
+			}
+		}
+	}
 }
 
 // printEvent prints one change. With -o json it is a line as with jsonl: an array
@@ -600,6 +671,11 @@ func exactly(names ...string) cobra.PositionalArgs {
 		case len(args) > len(names):
 			return fmt.Errorf("%s takes %s and nothing more: what is %q?", cmd.CommandPath(), strings.Join(names, " and "), args[len(names)])
 		}
+		for i, name := range names {
+			if args[i] == "" {
+				return fmt.Errorf("%s is empty", name) // a variable that is not set, as a rule
+			}
+		}
 		return nil
 	}
 }
@@ -625,6 +701,9 @@ func businessJSON(cmd *cobra.Command, name, given string) (json.RawMessage, erro
 	}
 	if err := checkBusinessJSON(text); err != nil {
 		return nil, usagef("%s: %w", name, err)
+	}
+	if string(bytes.TrimSpace(text)) == "null" {
+		return nil, usagef("%s is null, which the cluster does not keep: give {} or leave it out", name)
 	}
 	return text, nil
 }

@@ -53,18 +53,12 @@ func (f *specFlags) spec(handler string, payload json.RawMessage) (sdk.TaskSpec,
 	if changed("max-attempts") && f.maxAttempts < 1 {
 		return sdk.TaskSpec{}, usagef("--max-attempts is %d: give 1 to 100", f.maxAttempts)
 	}
-	wait := func(flag string, s span) time.Duration {
-		if s == 0 && changed(flag) {
-			return sdk.NoDelay
-		}
-		return time.Duration(s)
-	}
 	spec := sdk.TaskSpec{
 		Queue: f.queue, Handler: handler, HandlerVersion: f.handlerVersion, PayloadVersion: f.payloadVersion, Payload: payload,
 		BusinessKey: f.businessKey, ConcurrencyKey: f.key, Priority: f.priority,
 		Delay: time.Duration(f.delay), AvailableAt: f.at.at, StartDeadlineAt: f.startDeadline.at, DeadlineAt: f.deadline.at,
 		Retry: sdk.Retry{
-			MaxAttempts: f.maxAttempts, InitialDelay: wait("initial-delay", f.initialDelay), MaxDelay: wait("max-delay", f.maxDelay),
+			MaxAttempts: f.maxAttempts, InitialDelay: delayOf(f.cmd, "initial-delay", f.initialDelay), MaxDelay: delayOf(f.cmd, "max-delay", f.maxDelay),
 			AttemptTimeout: time.Duration(f.timeout),
 		},
 	}
@@ -72,6 +66,14 @@ func (f *specFlags) spec(handler string, payload json.RawMessage) (sdk.TaskSpec,
 		spec.RecoverySafety = sdk.ReconcileOnly
 	}
 	return spec, nil
+}
+
+// delayOf is a wait between attempts: none if it is 0 and somebody said so.
+func delayOf(cmd *cobra.Command, flag string, s span) time.Duration {
+	if s == 0 && cmd.Flags().Changed(flag) {
+		return sdk.NoDelay
+	}
+	return time.Duration(s)
 }
 
 func (a *app) taskRunCommand() *cobra.Command {
@@ -92,7 +94,7 @@ With --wait every change of state is printed, and then the result. The exit code
   pulse task run report --delay 2h --max-attempts 5`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
-				return nil
+				return exactly("HANDLER", "JSON")(cmd, args)
 			}
 			return exactly("HANDLER")(cmd, args)
 		},
@@ -124,8 +126,11 @@ With --wait every change of state is printed, and then the result. The exit code
 			if wait {
 				return a.seeThrough(cmd, c, task)
 			}
-			if task.Duplicate {
+			switch {
+			case task.Duplicate:
 				return a.done(cmd, task, "Task %s was submitted before; it is %s.", task.ID, task.State)
+			case task.Replayed && idempotencyKey != "":
+				return a.done(cmd, task, "Task %s was submitted before under this --idempotency-key. See how it stands: pulse task get %s", task.ID, task.ID)
 			}
 			return a.done(cmd, task, "Task %s is %s. See it through: pulse task watch %s", task.ID, task.State, task.ID)
 		},
@@ -146,12 +151,12 @@ func (a *app) seeThrough(cmd *cobra.Command, c *sdk.Client, task *sdk.TaskInfo) 
 	out := cmd.OutOrStdout()
 	if a.format == formatTable {
 		before := ""
-		if task.Duplicate {
+		if task.Duplicate || task.Replayed {
 			before = " was submitted before"
 		}
 		fmt.Fprintf(out, "Task %s%s\n", task.ID, before)
 	}
-	for event, err := range c.Watch(ctx, task.ID) {
+	for event, err := range untilSettled(ctx, c, task.ID) {
 		if err != nil {
 			return fmt.Errorf("task %s goes on without a watcher: %w", task.ID, err)
 		}
@@ -164,9 +169,6 @@ func (a *app) seeThrough(cmd *cobra.Command, c *sdk.Client, task *sdk.TaskInfo) 
 		}
 		if err != nil {
 			return err
-		}
-		if event.State.Settled() {
-			break
 		}
 	}
 	_, ctx, cancelRead, err := a.call(cmd)

@@ -165,7 +165,7 @@ func (s *submitter) check() error {
 		s.bytes += int64(len(line))
 		if _, err := s.spec(line); err != nil {
 			if bad++; bad <= submitErrors {
-				fmt.Fprintf(s.cmd.ErrOrStderr(), "line %d: %s", number, s.app.explain(s.cmd.Context(), err))
+				fmt.Fprintf(s.cmd.ErrOrStderr(), "line %d: %s", number, s.app.explainItem(nil, err))
 			}
 		}
 		return nil
@@ -337,7 +337,7 @@ func (s *submitter) send(c *sdk.Client, batch []sdk.TaskSpec, numbers []int) err
 		switch {
 		case item.Err != nil:
 			if s.refused++; s.refused <= submitErrors {
-				fmt.Fprintf(s.cmd.ErrOrStderr(), "\rline %d: %s", numbers[i], s.app.explain(s.cmd.Context(), item.Err))
+				fmt.Fprintf(s.cmd.ErrOrStderr(), "\rline %d: %s", numbers[i], s.app.explainItem(nil, item.Err))
 			}
 		case item.Task.Duplicate:
 			s.duplicates++

@@ -56,7 +56,10 @@ gives rights in its own namespaces.`,
 			if len(spec.Grants) == 0 {
 				return usagef("--grant is missing: give ROLE@NAMESPACE, like submitter@billing")
 			}
-			if expires > 0 {
+			if cmd.Flags().Changed("expires-in") {
+				if expires == 0 {
+					return usagef("--expires-in is 0: give more, or leave it out for a token that does not end")
+				}
 				spec.ExpiresAt = time.Now().Add(time.Duration(expires))
 			}
 			return a.createToken(cmd, spec, file)
@@ -108,7 +111,7 @@ func grantText(grants []sdk.Grant) string {
 
 var tokenColumns = []column[*sdk.Token]{
 	{"ID", func(t *sdk.Token) string { return t.ID }},
-	{"NAME", func(t *sdk.Token) string { return t.Name }},
+	{"NAME", func(t *sdk.Token) string { return brief(t.Name) }},
 	{"STATE", tokenState},
 	{"GRANTS", func(t *sdk.Token) string { return grantText(t.Grants) }},
 	{"AGE", func(t *sdk.Token) string { return age(t.CreatedAt) }},
@@ -151,9 +154,9 @@ between the two underscores; 'pulse token list' shows it.`,
 		Example: "  pulse token revoke 0198c0ffee0000000000000000000001",
 		Args:    exactly("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id := args[0]
-			if t, ok := access.ParseToken(id); ok { // somebody pasted it whole
-				id = t.ID.String()
+			id, err := tokenID(args[0])
+			if err != nil {
+				return err
 			}
 			c, ctx, cancel, err := a.call(cmd)
 			if err != nil {
@@ -167,6 +170,18 @@ between the two underscores; 'pulse token list' shows it.`,
 			return a.done(cmd, token, "Token %s (%s) is revoked.", token.Name, token.ID)
 		},
 	}
+}
+
+// tokenID reads the id of a token, also out of a token that was pasted whole. What
+// looks like a token and is none is not repeated: most of it may be a secret.
+func tokenID(text string) (string, error) {
+	if t, ok := access.ParseToken(text); ok {
+		return t.ID.String(), nil
+	}
+	if strings.HasPrefix(text, "pulse_") {
+		return "", usagef("this is not a whole token: give its ID, the 32 hexadecimal digits between its two underscores")
+	}
+	return hexID("a token", text)
 }
 
 func (a *app) auditCommand() *cobra.Command {

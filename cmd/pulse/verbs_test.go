@@ -273,7 +273,7 @@ func TestQueuesAreSetUpAndChanged(t *testing.T) {
 	s, _ := startNode(t)
 	s.ok("queue", "create", "mail", "--lease", "5s", "--max-active", "2", "--retention", "7d", "--max-attempts", "4")
 	s.fails(exitFailed, "is there already", "queue", "create", "mail")
-	s.fails(exitFailed, "invalid_argument", "queue", "create", "no/name")
+	s.fails(exitUsage, "NAME must be a letter or digit", "queue", "create", "no/name")
 	q := object(t, s.ok("queue", "get", "mail", "-o", "json"))
 	retry, _ := q["default_retry"].(map[string]any)
 	if spaced(q["lease_duration_ms"], q["offer_duration_ms"], q["max_active"], q["retention_ms"], retry["max_attempts"]) != "5000 5000 2 604800000 4" {
@@ -541,4 +541,98 @@ func TestTheServersOfAClusterAreListedAndKept(t *testing.T) {
 	s.fails(exitFailed, "is no voter", "cluster", "transfer", "nobody")
 	s.fails(exitFailed, "transfer leadership first", "cluster", "remove", id, "--force")
 	s.fails(exitFailed, "no server nobody", "cluster", "remove", "nobody")
+}
+
+// A review that was needed once and has been made ends no watch: the state that the
+// task is in does.
+func TestAWatchGoesOnBeyondAReviewThatWasMade(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	args := []string{"fail", `{"unknown":true}`, "--reconcile-only", "--business-key", "order/1"}
+	id := s.submit(args...)
+	s.ok("task", "get", id, "--wait")
+	s.ok("review", "resolve", id, "--decision", "SUCCEEDED", "--note", "found", "--result", `{"n":2.0}`)
+	if out := s.ok("task", "watch", id); !strings.Contains(out, "NEEDS_REVIEW") || !strings.HasSuffix(out, "SUCCEEDED     settled by a person\n") {
+		t.Error(out)
+	}
+	if out := s.ok(append([]string{"task", "run", "--wait"}, args...)...); !strings.Contains(out, "SUCCEEDED     settled by a person\n"+`{"n":2.0}`) {
+		t.Error(out)
+	}
+}
+
+func TestARepeatedCallIsMarked(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	run := []string{"task", "run", "echo", "--idempotency-key", "call-1"}
+	if out := s.ok(run...); !strings.Contains(out, "is WAITING") {
+		t.Error(out)
+	}
+	if out := s.ok(run...); !strings.Contains(out, "was submitted before under this --idempotency-key") {
+		t.Error(out)
+	}
+	if out := object(t, s.ok(append(run, "-o", "json")...)); out["replayed"] != true {
+		t.Error(out)
+	}
+	s.fails(exitFailed, "operation_conflict", append(run, `{"other":1}`)...)
+}
+
+func TestADryRunSaysWhatWouldBeRefused(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	over, open := s.submit("echo"), s.submit("nobody")
+	s.ok("task", "get", over, "--wait")
+	for verb, words := range map[string][]string{
+		"cancel": {over + "  SUCCEEDED  would refuse: it is over\n", open + "  WAITING\n", "The flags select 2 tasks; with --yes each would be asked to cancel, and 1 would refuse.\n"},
+		"retry":  {open + "  WAITING  would refuse: it is not over\n", over + "  SUCCEEDED\n", "asked to retry, and 1 would refuse.\n"},
+	} {
+		out := s.ok("task", verb, "--state", "SUCCEEDED,WAITING", "--dry-run")
+		for _, w := range words {
+			if !strings.Contains(out, w) {
+				t.Errorf("%s: no %q in\n%s", verb, w, out)
+			}
+		}
+	}
+}
+
+// A key is taken from a task in review alone, and one with a slip in its name is no
+// success.
+func TestAKeyIsFreedFromATaskInReviewAlone(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	r := s.fails(exitFailed, `nobody holds the key "acount/1" or waits for it: 'pulse key list' shows those in use (not_found)`, "key", "free", "acount/1", "--note", "a slip")
+	if out := s.ok("audit"); r.out != "" || strings.Contains(out, "acount/1") {
+		t.Errorf("%q is on record:\n%s", r.out, out)
+	}
+	running := s.submit("sleep", `{"ms":60000}`, "--key", "account/2")
+	s.until("RUNNING", running)
+	s.fails(exitFailed, "cancel its task instead", "key", "free", "account/2", "--note", "it hangs")
+	next := s.submit("sleep", `{"ms":60000}`, "--key", "account/2")
+	if out := s.ok("task", "why", next); strings.Contains(out, "key free") || !strings.Contains(out, "pulse task cancel "+running) {
+		t.Errorf("what is advised would be refused:\n%s", out)
+	}
+	s.ok("task", "cancel", next, running)
+}
+
+func TestABackfillTellsEveryTime(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	s.ok("schedule", "create", "hourly", "nobody", "--cron", "0 * * * *")
+	at := []string{"schedule", "backfill", "hourly", "--from", "2030-01-01T00:00:00Z", "--until", "2030-01-01T02:00:00Z"}
+	for i := range at {
+		at[i] = strings.ReplaceAll(at[i], "2030", "2020")
+	}
+	out := s.ok(append(at, "--dry-run")...)
+	if want := "2020-01-01T00:00:00Z  would be submitted\n2020-01-01T01:00:00Z  would be submitted\n2 times in the range, 2 without a task. Nothing was done.\n"; out != want {
+		t.Errorf("%s, want\n%s", out, want)
+	}
+	if dry := object(t, s.ok(append(at, "--dry-run", "-o", "json")...)); spaced(dry["dry_run"], dry["times"], dry["missing"], dry["submitted"]) != "true 2 2 0" {
+		t.Error(dry)
+	}
+	if out := s.ok(at...); !strings.Contains(out, "2020-01-01T01:00:00Z  task 0") || !strings.Contains(out, "2 times in the range, 2 tasks submitted.") {
+		t.Error(out)
+	}
+	if out := s.ok(append(at, "--dry-run")...); !strings.Contains(out, "has task") || !strings.Contains(out, "2 times in the range, 0 without a task.") {
+		t.Error(out)
+	}
+	s.fails(exitFailed, "2 runs are not over, and the schedule's overlap policy does not let another begin; --allow-overlap lets it (conflict)", "schedule", "trigger", "hourly")
 }
