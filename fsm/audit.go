@@ -16,9 +16,10 @@ const (
 	auditMax    = 1_000_000
 )
 
-// audit puts an accepted change on record: who, what and why. Submissions, and what
-// workers and nodes say, are in the histories of their tasks and not here: there
-// are too many of them, and nobody would find the rest.
+// audit puts an accepted change on record: who, what and why. Submissions that
+// nobody gave a reason for, and what workers and nodes say, are in the histories of
+// their tasks and not here: there are too many of them, and nobody would find the
+// rest.
 func (r *run) audit(c *pb.Command, res *pb.Result) {
 	row := r.auditRow(c, res)
 	if row == nil || res.Code != "" || res.Replayed {
@@ -61,6 +62,11 @@ func (r *run) nameOf(c *pb.Command) string {
 // auditRow says what was done and to what; nil is not for the record.
 func (r *run) auditRow(c *pb.Command, res *pb.Result) *pb.AuditRow {
 	switch b := c.Body.(type) {
+	case *pb.Command_SubmitTask:
+		if c.Note == "" || res.GetTask().GetDuplicate() {
+			return nil
+		}
+		return &pb.AuditRow{Target: hex.EncodeToString(res.GetTask().GetTask().GetTask().GetId()), Detail: b.SubmitTask.Handler + " in " + b.SubmitTask.Queue}
 	case *pb.Command_CancelTask:
 		return &pb.AuditRow{Target: hex.EncodeToString(b.CancelTask.TaskId), Note: b.CancelTask.Note}
 	case *pb.Command_RetryTask:
@@ -117,7 +123,7 @@ func (r *run) auditRow(c *pb.Command, res *pb.Result) *pb.AuditRow {
 		t := res.GetToken()
 		return &pb.AuditRow{Target: hex.EncodeToString(t.GetId()), Namespaces: namespacesOf(t), Detail: strings.TrimSpace(t.GetName() + " " + grantsText(t.GetGrants()))}
 	case *pb.Command_RecordAction:
-		return &pb.AuditRow{Namespaces: []string{everywhere}, Action: b.RecordAction.Action, Target: b.RecordAction.Target, Detail: b.RecordAction.Detail}
+		return &pb.AuditRow{Action: b.RecordAction.Action, Target: b.RecordAction.Target, Detail: b.RecordAction.Detail}
 	default:
 		return nil
 	}

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 
 	"google.golang.org/protobuf/proto"
@@ -174,7 +175,9 @@ func (r *run) cancelTask(c *pb.CancelTask) *pb.Result {
 	}
 	switch t.State {
 	case pb.TaskState_TASK_STATE_WAITING:
-		t = r.endTask(t, pb.TaskState_TASK_STATE_CANCELLED, "", factCancelled(nil, c.Note))
+		next := state.CopyTask(t)
+		next.Decision = r.decision(pb.ReviewDecision_REVIEW_DECISION_UNSPECIFIED, c.Note)
+		t = r.finishTask(t, next, pb.TaskState_TASK_STATE_CANCELLED, "", factCancelled(nil, c.Note))
 	case pb.TaskState_TASK_STATE_LEASED:
 		t = r.cancelOffer(t, c.Note)
 	case pb.TaskState_TASK_STATE_RUNNING:
@@ -218,6 +221,7 @@ func (r *run) cancelOffer(t *pb.TaskRow, note string) *pb.TaskRow {
 	next.AttemptCount--
 	next.KeyToken = 0
 	next.CancelRequestedAtUs = r.now
+	next.Decision = r.decision(pb.ReviewDecision_REVIEW_DECISION_UNSPECIFIED, note)
 	return r.finishTask(t, next, pb.TaskState_TASK_STATE_CANCELLED, "", factCancelled(a.Id, note))
 }
 
@@ -230,6 +234,7 @@ func (r *run) requestCancel(t *pb.TaskRow, note string) *pb.TaskRow {
 	r.tellCancel(a)
 	next := state.CopyTask(t)
 	next.CancelRequestedAtUs = r.now
+	next.Decision = r.decision(pb.ReviewDecision_REVIEW_DECISION_UNSPECIFIED, note)
 	r.commitTask(t, next, &pb.Fact{Kind: &pb.Fact_CancelRequested{
 		CancelRequested: &pb.CancelRequested{RequestedAtUs: r.now, Note: note},
 	}})
@@ -305,8 +310,9 @@ func (r *run) reviewTask(c *pb.ReviewTask) *pb.Result {
 	}
 	next := state.CopyTask(t)
 	next.EffectUncertain = false
-	next.ReviewCause = pb.EndCause_END_CAUSE_UNSPECIFIED
+	next.ReviewCause, next.ReviewSinceUs = pb.EndCause_END_CAUSE_UNSPECIFIED, 0
 	next.KeyToken = 0
+	next.Decision = r.decision(c.Decision, c.Note)
 	r.releaseReviewKey(t)
 	reviewed := &pb.Fact{Kind: &pb.Fact_Reviewed{Reviewed: &pb.Reviewed{
 		Decision: c.Decision, Note: c.Note, By: r.cmd.Caller.GetPrincipal(),
@@ -325,6 +331,17 @@ func (r *run) reviewTask(c *pb.ReviewTask) *pb.Result {
 		r.retryReviewed(t, next, c, reviewed)
 	}
 	return taskResult(r.viewTask(next, true))
+}
+
+// decision is what the caller of the command decides about a task. A note beside
+// the request says why where the request itself does not.
+func (r *run) decision(review pb.ReviewDecision, note string) *pb.Decision {
+	who := r.cmd.GetCaller()
+	d := &pb.Decision{Review: review, By: who.GetPrincipal(), AtUs: r.now, Note: cmp.Or(note, r.cmd.GetNote())}
+	if t := r.token(who.GetTokenId()); t != nil {
+		d.ByName = t.Name
+	}
+	return d
 }
 
 func (r *run) refuseReview(t *pb.TaskRow, c *pb.ReviewTask) *pb.Result {
@@ -396,11 +413,6 @@ func (r *run) bulkTasks(c *pb.BulkTasks) *pb.Result {
 	return &pb.Result{Body: &pb.Result_Bulk{Bulk: out}}
 }
 
-// endTask is finishTask for a task that needs no other change.
-func (r *run) endTask(t *pb.TaskRow, to pb.TaskState, code string, facts ...*pb.Fact) *pb.TaskRow {
-	return r.finishTask(t, state.CopyTask(t), to, code, facts...)
-}
-
 // finishTask puts a task into a state in which nothing more happens by itself.
 // next is a copy of t with whatever else changes.
 func (r *run) finishTask(t, next *pb.TaskRow, to pb.TaskState, code string, facts ...*pb.Fact) *pb.TaskRow {
@@ -427,7 +439,7 @@ func (r *run) failOrReview(t, next *pb.TaskRow, code string, cause pb.EndCause, 
 }
 
 func (r *run) needsReview(t, next *pb.TaskRow, code string, cause pb.EndCause, keyHeld bool, facts ...*pb.Fact) *pb.TaskRow {
-	next.ReviewCause = cause
+	next.ReviewCause, next.ReviewSinceUs = cause, r.now
 	return r.finishTask(t, next, pb.TaskState_TASK_STATE_NEEDS_REVIEW, code, append(facts, factReviewNeeded(cause, keyHeld))...)
 }
 

@@ -99,6 +99,7 @@ type request struct {
 	body   []byte // JSON, or nil
 	key    string // Idempotency-Key, or "" with GET
 	note   string // why, or ""
+	quiet  bool   // a reason of the client's own is not for it
 	header http.Header
 	try    time.Duration // limit of one try; 0 = callTimeout
 }
@@ -218,7 +219,11 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 	if r.key != "" {
 		req.Header.Set("Idempotency-Key", r.key)
 	}
-	if note := headerText(cmp.Or(r.note, a.note)); note != "" {
+	note := r.note
+	if !r.quiet {
+		note = cmp.Or(note, a.note)
+	}
+	if note := headerText(note); note != "" {
 		req.Header.Set("X-Pulse-Note", note)
 	}
 	a.authorize(req.Header)

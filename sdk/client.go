@@ -37,7 +37,9 @@ type ClientOptions struct {
 	HTTPClient *http.Client
 	Logger     *slog.Logger // default slog.Default()
 	// Note is the reason that changes go on record with (Audit), unless WithNote
-	// gives another. Of use to programs that a person starts for one purpose.
+	// gives another. Of use to programs that a person starts for one purpose. A
+	// submission goes on record with a reason of its own alone: there may be any
+	// number of them.
 	Note string
 }
 
@@ -106,7 +108,8 @@ func WithExpectedRevision(revision uint64) CallOption {
 }
 
 // WithNote gives the reason for a change. It goes on record with it (Audit), and
-// into the history of the task or schedule that it is about.
+// into the history of the task or schedule that it is about. Submissions are on
+// record only if they come with one.
 func WithNote(note string) CallOption { return func(o *callOptions) { o.note = note } }
 
 // WithStaleRead lets any node answer a read from what it has.
@@ -165,10 +168,18 @@ func (c *Client) Submit(ctx context.Context, spec TaskSpec, opts ...CallOption) 
 		return nil, err
 	}
 	path := c.queuePath(spec.Queue) + "/tasks"
-	if o := options(opts); c.fault == nil && !alone(ctx, body, o) {
+	o := options(opts)
+	switch {
+	case c.fault != nil:
+		return nil, c.fault
+	case !alone(ctx, body, o):
 		return c.submits.submit(ctx, path, body, o.key)
 	}
-	return c.changeTask(ctx, path, body, opts)
+	task := new(TaskInfo)
+	if err := c.api.call(ctx, request{method: http.MethodPost, path: path, body: body, key: o.key, note: o.note, quiet: true}, task); err != nil {
+		return nil, err
+	}
+	return task, nil
 }
 
 func (c *Client) changeTask(ctx context.Context, path string, body []byte, opts []CallOption) (*TaskInfo, error) {
@@ -227,7 +238,7 @@ func (c *Client) SubmitBatch(ctx context.Context, queue string, specs []TaskSpec
 		// The key names the place of the request in the batch, so that the same
 		// batch is cut and keyed the same way whoever repeats it.
 		key := o.key + "/" + strconv.Itoa(first)
-		answer, err := c.submitChunk(ctx, queue, body, count, key)
+		answer, err := c.submitChunk(ctx, queue, body, count, key, o.note)
 		items = append(items, answer...)
 		if err != nil {
 			return items, err
@@ -256,11 +267,11 @@ func batchBody(tasks [][]byte) (body []byte, count int) {
 // submitChunk repeats a request until none of its items was refused for the
 // moment only; those already taken answer as before, because an item is keyed by
 // the request's key and its place. When ctx ends the last answer stands.
-func (c *Client) submitChunk(ctx context.Context, queue string, body []byte, count int, key string) ([]BatchItem, error) {
+func (c *Client) submitChunk(ctx context.Context, queue string, body []byte, count int, key, note string) ([]BatchItem, error) {
 	if c.fault != nil {
 		return nil, c.fault
 	}
-	r := request{method: http.MethodPost, path: c.queuePath(queue) + "/tasks:batch", body: body, key: key, try: batchTimeout}
+	r := request{method: http.MethodPost, path: c.queuePath(queue) + "/tasks:batch", body: body, key: key, note: note, quiet: true, try: batchTimeout}
 	var items []BatchItem
 	err := c.api.persist(ctx, r.path, func(ctx context.Context) error {
 		var answer struct {

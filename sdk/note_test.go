@@ -10,7 +10,7 @@ import (
 func TestReasonsTravelWithChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, answerJSON(`{"name":"q"}`), answerJSON(`{"name":"q"}`), answerJSON(taskJSON, "CANCELLED"), answerJSON(`{"name":"q"}`), answerJSON(`{"results":[]}`))
+		s := newServer(t, answerJSON(`{"name":"q"}`), answerJSON(`{"name":"q"}`), answerJSON(taskJSON, "CANCELLED"), answerJSON(`{"name":"q"}`), answerJSON(`{"results":[]}`), answerJSON(taskJSON, "WAITING"), answerJSON(taskJSON, "WAITING"))
 		c := NewClient(ClientOptions{Addrs: []string{"http://one.example"}, HTTPClient: s.client(), Logger: slog.New(slog.DiscardHandler), Note: "spring cleaning"})
 		ctx := t.Context()
 		calls := []func() error{
@@ -22,8 +22,12 @@ func TestReasonsTravelWithChanges(t *testing.T) {
 			},
 			func() error { _, err := s.connect().PauseQueue(ctx, "q"); return err },
 			func() error { _, err := c.Bulk(ctx, Bulk{Action: BulkCancel, Note: "too many"}); return err },
+			// There may be any number of submissions: only one that has a reason of its
+			// own is for the record.
+			func() error { _, err := c.Submit(ctx, TaskSpec{Handler: "h"}); return err },
+			func() error { _, err := c.Submit(ctx, TaskSpec{Handler: "h"}, WithNote("by phone")); return err },
 		}
-		for i, want := range []string{"spring cleaning", "grüße X-Other: 1", "wrong size", "", "too many"} {
+		for i, want := range []string{"spring cleaning", "grüße X-Other: 1", "wrong size", "", "too many", "", "by phone"} {
 			if err := calls[i](); err != nil {
 				t.Fatal(err)
 			}

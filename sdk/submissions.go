@@ -87,7 +87,7 @@ func (s *submissions) submit(ctx context.Context, path string, body []byte, key 
 			// request of its own is the caller's.
 		}
 		task = new(TaskInfo)
-		return s.api.try(ctx, request{method: http.MethodPost, path: path, body: body, key: own.key}, task)
+		return s.api.try(ctx, request{method: http.MethodPost, path: path, body: body, key: own.key, quiet: true}, task)
 	})
 	if err != nil {
 		return nil, err
@@ -176,7 +176,7 @@ func (s *submissions) forget(path string, own *sending) {
 func (s *submissions) send(ctx context.Context, path string, b *batch) {
 	defer s.leave(path)
 	defer b.cancel()
-	r := request{method: http.MethodPost, path: path + ":batch", key: newKey()}
+	r := request{method: http.MethodPost, path: path + ":batch", key: newKey(), quiet: true}
 	bodies := make([][]byte, len(b.all))
 	for i, own := range b.all {
 		bodies[i] = own.body

@@ -79,6 +79,9 @@ type TaskInfo struct {
 	AttemptCount      int             `json:"attempt_count"`
 	EffectUncertain   bool            `json:"effect_uncertain,omitempty"` // some run may have had an effect nobody confirmed
 	RetryOf           string          `json:"retry_of,omitempty"`         // the task this one was made from by a manual retry
+	HoldsKey          bool            `json:"holds_key,omitempty"`        // its concurrency key, also in NEEDS_REVIEW until that is settled or the key freed
+	ReviewSince       time.Time       `json:"review_since,omitzero"`      // while in NEEDS_REVIEW
+	Decision          *Decision       `json:"decision,omitempty"`         // the last one
 	Scheduled         *Scheduled      `json:"scheduled,omitempty"`        // of a run of a schedule
 	AvailableAt       time.Time       `json:"available_at,omitzero"`
 	StartDeadlineAt   time.Time       `json:"start_deadline_at,omitzero"`
@@ -105,6 +108,20 @@ func (t *TaskInfo) UnmarshalResult(v any) error {
 	}
 	return json.Unmarshal(t.Result, v)
 }
+
+// Decision is what somebody, not a worker, decided about a task, and why: a review,
+// or that it be cancelled.
+type Decision struct {
+	Decision ReviewDecision `json:"decision"` // of a review, or DecisionCancel
+	By       string         `json:"by"`       // in whose name, like token/ID or client/NAME
+	ByName   string         `json:"by_name,omitempty"`
+	At       time.Time      `json:"at"`
+	Note     string         `json:"note,omitempty"`
+}
+
+// DecisionCancel in a Decision asked that the task be cancelled. It is none of a
+// review.
+const DecisionCancel ReviewDecision = "CANCEL"
 
 // WaitingInfo says why a task waits and, where that is known, until when.
 type WaitingInfo struct {

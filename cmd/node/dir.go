@@ -24,6 +24,7 @@ import (
 //	node.json       whose directory this is
 //	cluster.secret  the secret made here, if none was given
 //	members.json    where the other servers were last seen
+//	owed            what is to go on record when there is a leader
 //	raft/           log, votes and snapshots
 //	state/          the machine's store
 //
@@ -98,6 +99,14 @@ func (d *Dir) membersFile() string {
 		return ""
 	}
 	return filepath.Join(d.path, "members.json")
+}
+
+// owedFile is empty like membersFile.
+func (d *Dir) owedFile() string {
+	if d.path == "" {
+		return ""
+	}
+	return filepath.Join(d.path, "owed")
 }
 
 func (d *Dir) raftDir() string  { return filepath.Join(d.path, "raft") }
@@ -290,7 +299,8 @@ func (d *Dir) write(id Identity) error {
 	return writeOnce(path, append(data, '\n'))
 }
 
-// writeOnce writes a file whole or not at all, and makes it durable.
+// writeOnce writes a file whole or not at all, in the place of what was there, and
+// makes it durable.
 func writeOnce(path string, data []byte) error {
 	tmp := path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)

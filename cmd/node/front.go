@@ -79,8 +79,13 @@ func (n *Node) openFront() (err error) {
 		seen.standing, seen.courier, seen.raft = n.machine.Standing, n.courier.Stats, n.raft.Counters()
 	}
 	n.registry.MustRegister(newCollector(seen))
+	owed, err := openOwed(n.dir.owedFile(), n.router, n.logger)
+	if err != nil {
+		return err
+	}
+	n.background("record", owed.run)
 	f.api, err = httpapi.New(httpapi.Options{
-		Backend: n.router, Authenticate: auth.Authenticate, Refusals: f.refusals, Logger: n.logger,
+		Backend: n.router, Authenticate: auth.Authenticate, Refusals: f.refusals, Logger: n.logger, Owed: owed,
 		Cluster: clusterAPI{n}, Version: n.cfg.Version, Tracer: n.cfg.Traces.Tracer(tracerName), LogLevel: n.cfg.LogLevel,
 		Metrics:         promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesMax}),
 		Observe:         n.meters.request,

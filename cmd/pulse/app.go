@@ -230,7 +230,7 @@ func (a *app) commonFlags(root *cobra.Command) {
 	flags.SortFlags = false
 	flags.StringVarP(&a.format, "output", "o", formatTable, "form of what is printed: table, json or jsonl")
 	a.conn.flags(flags)
-	flags.StringVar(&a.note, "note", "", "why you do it: goes on record with what the verb changes, see 'pulse audit'")
+	flags.StringVar(&a.note, "note", "", "why you do it: goes on record with what the verb changes or submits, see 'pulse audit'")
 	flags.StringVar(&a.logLevel, "log-level", "", "debug, info, warn or error: what is logged to standard error")
 	if err := root.RegisterFlagCompletionFunc("context", a.completeContexts); err != nil {
 		panic(err) // as in complete

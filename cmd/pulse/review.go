@@ -2,6 +2,7 @@ package main
 
 import (
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,10 +26,24 @@ var reviewColumns = []column[*sdk.TaskInfo]{
 	{"ID", func(t *sdk.TaskInfo) string { return t.ID }},
 	{"QUEUE", func(t *sdk.TaskInfo) string { return t.Queue }},
 	{"HANDLER", func(t *sdk.TaskInfo) string { return t.Handler }},
-	{"FOR", func(t *sdk.TaskInfo) string { return age(t.UpdatedAt) }},
+	{"FOR", func(t *sdk.TaskInfo) string { return age(reviewSince(t)) }},
 	{"BUSINESS KEY", func(t *sdk.TaskInfo) string { return t.BusinessKey }},
-	{"HOLDS KEY", func(t *sdk.TaskInfo) string { return t.ConcurrencyKey }},
+	{"HOLDS KEY", func(t *sdk.TaskInfo) string {
+		if !t.HoldsKey { // it needed none, entered the review without it, or somebody freed it
+			return ""
+		}
+		return t.ConcurrencyKey
+	}},
 	{"LAST ERROR", func(t *sdk.TaskInfo) string { return t.ErrorCode }},
+}
+
+// reviewSince is when a task came to need a review. Servers of old do not say, and
+// what they do say moves on with every change.
+func reviewSince(t *sdk.TaskInfo) time.Time {
+	if t.ReviewSince.IsZero() {
+		return t.UpdatedAt
+	}
+	return t.ReviewSince
 }
 
 func (a *app) reviewListCommand() *cobra.Command {

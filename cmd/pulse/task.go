@@ -265,7 +265,7 @@ func describeTask(d *details, t *taskWithAttempts) {
 	d.putf("Queue", "%s/%s", t.Namespace, t.Queue)
 	d.putf("Handler", "%s version %s, payload version %s", t.Handler, t.HandlerVersion, t.PayloadVersion)
 	d.put("Business key", t.BusinessKey)
-	d.put("Concurrency key", t.ConcurrencyKey)
+	d.put("Concurrency key", keyText(t.TaskInfo))
 	if t.Priority > 0 {
 		d.put("Priority", strconv.Itoa(t.Priority))
 	}
@@ -280,6 +280,10 @@ func describeTask(d *details, t *taskWithAttempts) {
 		d.time("Available", t.AvailableAt)
 	}
 	d.time("Cancel requested", t.CancelRequestedAt)
+	describeDecision(d, t.Decision)
+	if t.State == sdk.StateNeedsReview {
+		d.time("In review since", reviewSince(t.TaskInfo))
+	}
 	d.time("Completed", t.CompletedAt)
 	if !t.State.Terminal() {
 		d.time("Start deadline", t.StartDeadlineAt)
@@ -296,6 +300,35 @@ func describeTask(d *details, t *taskWithAttempts) {
 	for i := range t.Attempts {
 		describeAttempt(d, &t.Attempts[i])
 	}
+}
+
+// keyText is the concurrency key, and whether a task for which nothing runs has it.
+func keyText(t *sdk.TaskInfo) string {
+	switch {
+	case t.ConcurrencyKey == "" || t.State != sdk.StateNeedsReview:
+		return t.ConcurrencyKey
+	case t.HoldsKey:
+		return t.ConcurrencyKey + ", which it holds until it is settled"
+	}
+	return t.ConcurrencyKey + ", which it does not hold"
+}
+
+// describeDecision says that somebody, not a worker, decided about a task: who, when
+// and why.
+func describeDecision(d *details, made *sdk.Decision) {
+	if made == nil {
+		return
+	}
+	what, text := "Reviewed", string(made.Decision)
+	if made.Decision == sdk.DecisionCancel {
+		what, text = "Cancel", "asked for"
+	}
+	by := made.By
+	if made.ByName != "" {
+		by = made.ByName + " (" + made.By + ")"
+	}
+	d.putf(what, "%s by %s, %s", text, by, timeAndAge(made.At))
+	d.put("  because", made.Note)
 }
 
 func describeAttempt(d *details, at *sdk.Attempt) {
@@ -358,7 +391,8 @@ func (a *app) taskCancelCommand() *cobra.Command {
 	return a.bulkCommand(bulkVerb{
 		action: sdk.BulkCancel, one: (*sdk.Client).Cancel, use: "cancel", short: "Cancel tasks",
 		long: `Cancel tasks, named or selected by flags. One that waits ends at once. One that
-runs is told, and its handler decides how it ends; until then it is RUNNING.`,
+runs is told, and its handler decides how it ends; until then it is RUNNING. Flags
+without --state select those that are WAITING, LEASED or RUNNING.`,
 		said: func(t *sdk.TaskInfo) string {
 			if t.State == sdk.StateCancelled {
 				return "Task " + t.ID + " is cancelled."
@@ -371,8 +405,22 @@ runs is told, and its handler decides how it ends; until then it is RUNNING.`,
 func (a *app) taskRetryCommand() *cobra.Command {
 	return a.bulkCommand(bulkVerb{
 		action: sdk.BulkRetry, one: (*sdk.Client).Retry, use: "retry", short: "Submit tasks that are over once more",
-		long: `Submit tasks that are SUCCEEDED, FAILED or CANCELLED once more, as new tasks. One
-in NEEDS_REVIEW is for "pulse review resolve".`,
+		long: `Submit tasks that are SUCCEEDED, FAILED or CANCELLED once more, as new tasks, named or
+selected by flags. Flags without --state select those that are FAILED. One in
+NEEDS_REVIEW is for "pulse review resolve". One that was done, or may have been, and is
+RECONCILE_ONLY is retried with --yes alone: that does its work a second time.`,
+		doubt: func(t *sdk.TaskInfo) string {
+			done := "may have been done: its effect is uncertain"
+			switch {
+			case t.RecoverySafety != sdk.ReconcileOnly:
+				return ""
+			case t.State == sdk.StateSucceeded:
+				done = "was done: it is SUCCEEDED"
+			case !t.EffectUncertain:
+				return ""
+			}
+			return fmt.Sprintf("task %s %s, and as RECONCILE_ONLY it is not to be done twice on suspicion. A retry does its work once more; if that is what you want, say --yes", t.ID, done)
+		},
 		said: func(t *sdk.TaskInfo) string { return "Task " + t.RetryOf + " goes again as " + t.ID + "." },
 	})
 }
@@ -414,6 +462,9 @@ type bulkVerb struct {
 	one              func(*sdk.Client, context.Context, string, ...sdk.CallOption) (*sdk.TaskInfo, error)
 	use, short, long string
 	said             func(*sdk.TaskInfo) string
+	// doubt says why a named task is left alone without --yes; "" if it is not. Nil
+	// has no doubts.
+	doubt func(*sdk.TaskInfo) string
 }
 
 func (a *app) bulkCommand(v bulkVerb) *cobra.Command {
@@ -443,12 +494,15 @@ func (a *app) bulkCommand(v bulkVerb) *cobra.Command {
 			if some {
 				return a.bulk(cmd, sdk.Bulk{Action: v.action, Filter: &selected, Note: a.note, DryRun: dryRun})
 			}
+			if yes {
+				v.doubt = nil
+			}
 			return a.each(cmd, args, v)
 		},
 	}
 	filter.add(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show which tasks the flags select")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do it to all that the flags select")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do it: to all that the flags select, and to a named task that is in doubt")
 	return cmd
 }
 
@@ -468,7 +522,7 @@ func (a *app) each(cmd *cobra.Command, ids []string, v bulkVerb) error {
 	defer cancel()
 	failed := false
 	for _, id := range ids {
-		task, err := v.one(c, ctx, id, sdk.WithNote(a.note))
+		task, err := a.one(ctx, c, id, v)
 		if err != nil {
 			refusal, _ := errors.AsType[*sdk.Error](err)
 			if len(ids) == 1 || cmd.Context().Err() != nil || unserved(err, refusal) {
@@ -488,6 +542,20 @@ func (a *app) each(cmd *cobra.Command, ids []string, v bulkVerb) error {
 		return errSilent
 	}
 	return nil
+}
+
+// one acts on a task, unless there is a doubt.
+func (a *app) one(ctx context.Context, c *sdk.Client, id string, v bulkVerb) (*sdk.TaskInfo, error) {
+	if v.doubt != nil {
+		task, err := c.Get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if doubt := v.doubt(task); doubt != "" {
+			return nil, errors.New(doubt)
+		}
+	}
+	return v.one(c, ctx, id, sdk.WithNote(a.note))
 }
 
 // bulk acts on what a filter selects, as many requests as it takes.

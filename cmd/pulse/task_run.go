@@ -111,6 +111,9 @@ With --wait every change of state is printed, and then the result. The exit code
 				return err
 			}
 			var options []sdk.CallOption
+			if a.note != "" {
+				options = append(options, sdk.WithNote(a.note))
+			}
 			if idempotencyKey != "" {
 				options = append(options, sdk.WithIdempotencyKey(idempotencyKey))
 			}

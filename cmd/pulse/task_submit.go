@@ -332,7 +332,7 @@ func (s *submitter) send(c *sdk.Client, batch []sdk.TaskSpec, numbers []int) err
 	}
 	ctx, cancel := context.WithTimeout(s.cmd.Context(), limit)
 	defer cancel()
-	items, err := c.SubmitBatch(ctx, s.queue, batch, sdk.WithIdempotencyKey(fmt.Sprintf("file-%s/%d", s.name, numbers[0])))
+	items, err := c.SubmitBatch(ctx, s.queue, batch, sdk.WithNote(s.app.note), sdk.WithIdempotencyKey(fmt.Sprintf("file-%s/%d", s.name, numbers[0])))
 	for i, item := range items {
 		switch {
 		case item.Err != nil:

@@ -193,8 +193,10 @@ func (a *app) auditCommand() *cobra.Command {
 		Use:   "audit",
 		Short: "See who changed what, and why",
 		Long: `List changes, newest first: who, what, why. Every verb that changes something is on
-record for 400 days, with the note it was given; submissions, and what workers do, are in
-the histories of their tasks ('pulse task watch').`,
+record for 400 days, with the note it was given. What may be refused or take long, like a
+transfer of the lead, is there when it was asked for and once more with how it ended.
+Submissions are on record if they were given a --note; all of them, and what workers do,
+are in the histories of their tasks.`,
 		Example: `  pulse audit --since 1d
   pulse audit --action pulse.queue. --principal client/anna
   pulse audit --all-namespaces --action pulse.token.Create`,
@@ -211,7 +213,11 @@ the histories of their tasks ('pulse task watch').`,
 			if since > 0 {
 				f.From = time.Now().Add(-time.Duration(since))
 			}
-			return printList(a, cmd, changeColumns, c.Audit(ctx, f), limit, "No changes.")
+			if err := printList(a, cmd, changeColumns, c.Audit(ctx, f), limit, "No changes."); err != nil || all || a.format != formatTable {
+				return err
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "In namespace %s; --all-namespaces shows the others too, and what was done to the cluster and its tokens.\n", f.Namespace)
+			return nil
 		},
 	}
 	cmd.Flags().StringVar(&f.Principal, "principal", "", "by this caller alone, like token/ID or client/NAME")

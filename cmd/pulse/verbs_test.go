@@ -211,6 +211,84 @@ func TestAReviewSettlesATask(t *testing.T) {
 	s.fails(exitFailed, "conflict", "review", "resolve", ids[0], "--decision", "RETRY", "--note", "again")
 }
 
+// A task tells that somebody decided about it: what, who, when and why.
+func TestATaskTellsWhoDecidedAboutIt(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	reviewed := s.submit("fail", `{"unknown":true}`, "--reconcile-only")
+	s.ok("task", "get", reviewed, "--wait")
+	if out := s.ok("task", "get", reviewed); !strings.Contains(out, "In review since") || strings.Contains(out, "because") {
+		t.Error(out)
+	}
+	s.ok("review", "resolve", reviewed, "--decision", "SUCCEEDED", "--note", "found in the ledger")
+	cancelled := s.submit("nobody")
+	s.ok("task", "cancel", cancelled, "--note", "wrong customer")
+	for id, want := range map[string][]string{
+		reviewed:  {"Reviewed", "SUCCEEDED by anonymous, 20", "because", "found in the ledger"},
+		cancelled: {"Cancel ", "asked for by anonymous, 20", "because", "wrong customer"},
+	} {
+		out := s.ok("task", "get", id)
+		for _, words := range want {
+			if !strings.Contains(out, words) {
+				t.Errorf("want %q in:\n%s", words, out)
+			}
+		}
+	}
+	decision, _ := object(t, s.ok("task", "get", reviewed, "-o", "json"))["decision"].(map[string]any)
+	if decision["decision"] != "SUCCEEDED" || decision["by"] != "anonymous" || decision["note"] != "found in the ledger" || decision["at"] == nil {
+		t.Errorf("%v", decision)
+	}
+}
+
+// What a list of reviews says of a task is so at the moment: since when it is in
+// review, whatever was changed of it meanwhile, and a key only while it holds it.
+func TestTheListOfReviewsTellsSinceWhenAndWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	id := s.submit("fail", `{"unknown":true}`, "--reconcile-only", "--key", "account/7")
+	s.ok("task", "get", id, "--wait")
+	if out := s.ok("review", "list"); !strings.Contains(out, "account/7") {
+		t.Errorf("it holds its key:\n%s", out)
+	}
+	before := object(t, s.ok("task", "get", id, "-o", "json"))
+	s.ok("key", "free", "account/7", "--note", "the account is not touched")
+	if out := s.ok("review", "list"); strings.Contains(out, "account/7") || !strings.Contains(out, id) {
+		t.Errorf("its key was freed:\n%s", out)
+	}
+	if out := s.ok("task", "get", id); !strings.Contains(out, "account/7, which it does not hold") {
+		t.Error(out)
+	}
+	after := object(t, s.ok("task", "get", id, "-o", "json"))
+	if after["revision"] == before["revision"] || after["review_since"] == nil || after["review_since"] != before["review_since"] {
+		t.Errorf("in review since %v at revision %v, and then since %v at %v", before["review_since"], before["revision"], after["review_since"], after["revision"])
+	}
+	since := time.Now().Add(-3 * time.Hour)
+	task := &sdk.TaskInfo{ReviewSince: since, UpdatedAt: time.Now()}
+	for _, c := range reviewColumns {
+		if c.title == "FOR" && !strings.HasPrefix(c.cell(task), "3h") {
+			t.Errorf("in review for %s, want 3h", c.cell(task))
+		}
+	}
+}
+
+// What was done, and is not to be done twice on suspicion, is not retried by
+// mistake.
+func TestARetryOfWhatIsDoneIsAskedForTwice(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	done, idempotent, failed := s.submit("echo", "--reconcile-only"), s.submit("echo"), s.submit("fail", "--reconcile-only")
+	for _, id := range []string{done, idempotent, failed} {
+		s.ok("task", "get", id, "--wait")
+	}
+	s.fails(exitFailed, "was done: it is SUCCEEDED, and as RECONCILE_ONLY", "task", "retry", done)
+	s.fails(exitFailed, "say --yes", "task", "retry", done, failed)
+	if n := s.countTasks(); n != 4 {
+		t.Errorf("%d tasks: only the one that failed was to be retried", n)
+	}
+	s.ok("task", "retry", idempotent)
+	s.ok("task", "retry", done, "--yes")
+}
+
 func TestTasksAreListedInEveryForm(t *testing.T) {
 	t.Parallel()
 	s, _ := startNode(t)

@@ -3,6 +3,7 @@ package console
 import (
 	"encoding/json"
 	"fmt"
+	"html/template"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -48,8 +49,9 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key, _ := json.Marshal(hostile)
 	task := fmt.Sprintf(`{"id":%q,"namespace":"default","queue":"default","state":"NEEDS_REVIEW","revision":"18446744073709551615","handler":"charge","handler_version":"1",
 		"payload_version":"1","payload":{"big":12345678901234567890.10,"text":%s},"result":%s,"business_key":%s,"concurrency_key":%s,"error_code":"x","available_at":%q,
-		"deadline_at":%q,"created_at":%q,"updated_at":%q,"recovery_safety":"RECONCILE_ONLY","retry":{"max_attempts":3},"attempt_count":1,"effect_uncertain":true}`,
-		idOne, key, key, key, key, now.Format(time.RFC3339), now.Format(time.RFC3339), now.Format(time.RFC3339), now.Format(time.RFC3339))
+		"deadline_at":%q,"created_at":%q,"updated_at":%q,"recovery_safety":"RECONCILE_ONLY","retry":{"max_attempts":3},"attempt_count":1,"effect_uncertain":true,
+		"review_since":"2030-01-02T03:04:05Z","decision":{"decision":"RETRY","by":%s,"by_name":%s,"at":"2030-01-02T03:04:06Z","note":%s}}`,
+		idOne, key, key, key, key, now.Format(time.RFC3339), now.Format(time.RFC3339), now.Format(time.RFC3339), now.Format(time.RFC3339), key, key, key)
 	standing := fmt.Sprintf(`"waiting":"9007199254740993","reasons":[{"reason":"no_capable_worker","tasks":"9007199254740993"}],"leased":"0","running":"0","needs_review":"1","slots":"0","slots_used":"0",
 		"lately":{"submitted":"0","started":"0","succeeded":"0","failed":"0","cancelled":"0","reviews_needed":"0","attempts_failed":"1"},"errors":[{"code":%s,"attempts":"1"}]`, key)
 	path := r.URL.EscapedPath()
@@ -368,6 +370,25 @@ func TestWhatWasChangedIsInWhatIsShownNext(t *testing.T) {
 	last := api.requests()[len(api.requests())-2] // the last asks what the visitor may do
 	if got := last.URL.Query().Get("min_index"); got != "77" {
 		t.Errorf("after a change at index 77 min_index is %q", got)
+	}
+}
+
+// A page of a task says who decided about it, and one of a review since when it is
+// asked, whatever changed meanwhile.
+func TestAPageTellsWhoDecidedAndSinceWhenItIsAsked(t *testing.T) {
+	t.Parallel()
+	h, _ := newConsole(t)
+	escaped := template.HTMLEscapeString(hostile)
+	for path, want := range map[string][]string{
+		"/console/ns/default/tasks/" + idOne: {"Decided by", "reviewed it: it is to run again", "2030-01-02 03:04:06", "<q>" + escaped + "</q>"},
+		"/console/ns/default/review":         {`asked <time datetime="2030-01-02T03:04:05Z"`},
+	} {
+		page := get(h, path).Body.String()
+		for _, text := range want {
+			if !strings.Contains(page, text) {
+				t.Errorf("%s does not show %q:\n%s", path, text, page)
+			}
+		}
 	}
 }
 

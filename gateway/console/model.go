@@ -175,8 +175,45 @@ type task struct {
 	UpdatedAt         time.Time       `json:"updated_at"`
 	EffectUncertain   bool            `json:"effect_uncertain"`
 	RetryOf           string          `json:"retry_of"`
+	HoldsKey          bool            `json:"holds_key"`
+	ReviewSince       time.Time       `json:"review_since"`
+	Decision          *decision       `json:"decision"`
 	Waiting           *waiting        `json:"waiting"`
 	Lease             *lease          `json:"lease"`
+}
+
+// decision is what somebody decided about a task.
+type decision struct {
+	Decision string    `json:"decision"`
+	By       string    `json:"by"`
+	ByName   string    `json:"by_name"`
+	At       time.Time `json:"at"`
+	Note     string    `json:"note"`
+}
+
+// What is the decision in words.
+func (d *decision) What() string {
+	switch d.Decision {
+	case "CANCEL":
+		return "asked that it be cancelled"
+	case "RETRY":
+		return "reviewed it: it is to run again"
+	}
+	return "reviewed it: " + words(d.Decision)
+}
+
+// InReviewSince is when it came to need a review.
+func (t *task) InReviewSince() time.Time {
+	if t.ReviewSince.IsZero() { // a server of old does not say
+		return t.UpdatedAt
+	}
+	return t.ReviewSince
+}
+
+// TwiceInDoubt says that a retry does again what was not to be done twice on
+// suspicion, and may have been done.
+func (t *task) TwiceInDoubt() bool {
+	return t.RecoverySafety == "RECONCILE_ONLY" && (t.State == stateSucceeded || t.EffectUncertain)
 }
 
 // Over says that nothing will happen to the task by itself any more.

@@ -3,6 +3,8 @@ package httpapi
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -93,12 +95,50 @@ func (e *exchange) refuse(refusal *schema.Error) error {
 	return refusal
 }
 
-// record puts on record what the caller is about to do that changes no row.
-func (e *exchange) record(within time.Duration, action, target, detail string) error {
-	c := e.command(newIDs(1), apiv1.TargetContent(action, target, 0))
-	c.Namespace, c.IdempotencyKey = "", ""
-	c.Body = &pb.Command_RecordAction{RecordAction: &pb.RecordAction{Action: action, Target: target, Detail: detail}}
-	ctx, cancel := context.WithTimeout(e.r.Context(), within)
+// deed is what a caller does that changes no row of its own.
+type deed struct {
+	namespace      string // "" is the cluster
+	action, target string
+}
+
+// How a deed stands on record. What may be refused, or take long, is there twice:
+// when it was asked for, and how it ended. If only the first is there, nobody can
+// tell from the record how it ended.
+const (
+	deedAsked = "asked"
+	deedDone  = "done"
+)
+
+// deedEnd is how a deed ended, for the record.
+func deedEnd(err error) string {
+	if err == nil {
+		return deedDone
+	}
+	code, message := schema.Internal, err.Error()
+	if refusal := (*schema.Error)(nil); errors.As(err, &refusal) {
+		code, message = refusal.Code, refusal.Message
+	}
+	switch code {
+	case schema.ResultUnknown, schema.DeadlineExpired, schema.Internal:
+		return fmt.Sprintf("not known to be done: %s: %s", code, message)
+	}
+	return fmt.Sprintf("not done: %s: %s", code, message)
+}
+
+func (e *exchange) recording(d deed, detail string) *pb.Command {
+	c := e.command(newIDs(1), apiv1.TargetContent(d.action, d.target, 0))
+	c.Namespace, c.IdempotencyKey = d.namespace, ""
+	c.Body = &pb.Command_RecordAction{RecordAction: &pb.RecordAction{Action: d.action, Target: d.target, Detail: detail}}
+	return c
+}
+
+// record puts a deed on record before it is done; without that it must not be.
+func (e *exchange) record(within time.Duration, d deed, detail string) error {
+	return e.tellRecord(e.r.Context(), within, e.recording(d, detail))
+}
+
+func (e *exchange) tellRecord(ctx context.Context, within time.Duration, c *pb.Command) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	results, err := e.h.opt.Backend.Submit(ctx, []*pb.Command{c})
 	if err != nil {
@@ -111,4 +151,31 @@ func (e *exchange) record(within time.Duration, action, target, detail string) e
 		}
 	}
 	return nil
+}
+
+// recordWithin bounds how long a caller waits until what it did is on record.
+const recordWithin = 2 * time.Second
+
+// recordAnyway puts on record what is done, or will be, whether there is a leader
+// or not: without one, later. It is no matter of the caller's patience, and what was
+// done under a token that is revoked meanwhile was done all the same.
+func (e *exchange) recordAnyway(d deed, detail string) {
+	c := e.recording(d, detail)
+	if !e.recordsLater {
+		err := e.tellRecord(context.WithoutCancel(e.r.Context()), recordWithin, c)
+		if err == nil {
+			return
+		}
+		e.h.opt.Logger.Debug("not on record yet", "action", d.action, "error", err)
+	}
+	e.recordsLater = true // nor does the rest of this request wait for a leader
+	at := schema.TimeOf(time.Now())
+	c.GetRecordAction().Detail = fmt.Sprintf("%s, at %s by the node's clock; there was no leader to record it then", detail, at)
+	err := errors.New("this node keeps no list of what is to go on record")
+	if e.h.opt.Owed != nil {
+		err = e.h.opt.Owed.Keep(c)
+	}
+	if err != nil {
+		e.h.opt.Logger.Warn("what was done is not on record", "action", d.action, "target", d.target, "detail", detail, "note", e.note, "principal", e.who.Principal, "error", err)
+	}
 }

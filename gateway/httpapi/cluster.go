@@ -67,9 +67,6 @@ func stateStatus(answer *pb.Answer) *StateStatus {
 	return out
 }
 
-// recordWithin bounds how long a backup waits to be put on record.
-const recordWithin = 2 * time.Second
-
 // backup is GET /v1/cluster/backup: the whole state as one checked stream. A
 // backup that fails on the way ends its connection, so that nobody takes what
 // has arrived for the whole.
@@ -83,20 +80,23 @@ func backup(e *exchange) error {
 	}
 	defer e.h.backups.Add(-1)
 	// A cluster that has lost its quorum can still be backed up.
-	if err := e.record(recordWithin, "pulse.cluster.Backup", "", ""); err != nil {
-		e.h.opt.Logger.Warn("a backup is not on record", "principal", e.who.Principal, "error", err)
-	}
+	copied := deed{action: "pulse.cluster.Backup"}
+	e.recordAnyway(copied, deedAsked)
 	gone, release := e.who.Watch()
 	defer release()
 	out := &backupWriter{exchange: e, gone: gone}
-	if err := e.h.opt.Cluster.Backup(e.r.Context(), out); err != nil {
-		if out.begun {
-			e.h.opt.Logger.Warn("backup broken off", "error", err)
-		}
-		return err
+	err := e.h.opt.Cluster.Backup(e.r.Context(), out)
+	switch {
+	case err == nil:
+		out.begin() // an empty stream is an answer too
+		e.recordAnyway(copied, fmt.Sprintf("%s, %d bytes", deedDone, out.bytes))
+	case out.begun:
+		e.h.opt.Logger.Warn("backup broken off", "error", err)
+		e.recordAnyway(copied, fmt.Sprintf("broken off after %d bytes", out.bytes))
+	default:
+		e.recordAnyway(copied, deedEnd(err))
 	}
-	out.begin() // an empty stream is an answer too
-	return nil
+	return err
 }
 
 // backupWriter sends the headers with the first bytes, because an error before
@@ -104,6 +104,7 @@ func backup(e *exchange) error {
 type backupWriter struct {
 	*exchange
 	begun bool
+	bytes int64
 	gone  <-chan struct{} // closed when the caller's token is no good any more
 }
 
@@ -130,7 +131,9 @@ func (b *backupWriter) Write(p []byte) (int, error) {
 	}
 	b.writeWithin(b.h.opt.WriteWithin)
 	b.begin()
-	return b.w.Write(p)
+	n, err := b.w.Write(p)
+	b.bytes += int64(n)
+	return n, err
 }
 
 // debugNode is GET /v1/cluster/debug. A bundle is small enough to be made before
@@ -185,13 +188,17 @@ func transferLeadership(e *exchange) error {
 	}
 	ctx, cancel := context.WithTimeout(e.r.Context(), e.h.opt.CallTimeout)
 	defer cancel()
-	if err := e.record(e.h.opt.CallTimeout, "pulse.cluster.Transfer", asked.NodeID, ""); err != nil {
+	moved := deed{action: "pulse.cluster.Transfer", target: asked.NodeID}
+	if err := e.record(e.h.opt.CallTimeout, moved, deedAsked); err != nil {
 		return err
 	}
 	leader, err := e.h.opt.Cluster.Transfer(ctx, asked.NodeID)
 	if err != nil {
-		return e.callError(err)
+		err = e.callError(err)
+		e.recordAnyway(moved, deedEnd(err))
+		return err
 	}
+	e.recordAnyway(moved, deedDone+", "+leader+" leads")
 	return e.answerShape(Transferred{LeaderID: leader})
 }
 
@@ -210,12 +217,19 @@ func removeServer(e *exchange) error {
 	}
 	ctx, cancel := context.WithTimeout(e.r.Context(), e.h.opt.CallTimeout)
 	defer cancel()
-	if err := e.record(e.h.opt.CallTimeout, "pulse.cluster.Remove", asked.NodeID, ""); err != nil {
+	removed, how := deed{action: "pulse.cluster.Remove", target: asked.NodeID}, deedAsked
+	if asked.Force {
+		how += ", by force"
+	}
+	if err := e.record(e.h.opt.CallTimeout, removed, how); err != nil {
 		return err
 	}
 	if err := e.h.opt.Cluster.Remove(ctx, asked.NodeID, asked.Force); err != nil {
-		return e.callError(err)
+		err = e.callError(err)
+		e.recordAnyway(removed, deedEnd(err))
+		return err
 	}
+	e.recordAnyway(removed, deedDone)
 	return e.answerShape(Nothing{})
 }
 

@@ -92,7 +92,9 @@ func putLogLevel(e *exchange) error {
 	e.h.opt.LogLevel.Set(asked.Level)
 	// At whatever level, the change itself is there to be read.
 	e.h.opt.Logger.Log(e.r.Context(), max(asked.Level, slog.LevelInfo), "log level changed", "was", levelName(was), "is", levelName(asked.Level), "by", e.who.Principal)
-	return e.answerShape(LogLevel{Level: levelName(asked.Level), NodeID: e.nodeID()})
+	node := e.nodeID()
+	e.recordAnyway(deed{action: "pulse.cluster.LogLevel", target: node}, levelName(was)+" to "+levelName(asked.Level))
+	return e.answerShape(LogLevel{Level: levelName(asked.Level), NodeID: node})
 }
 
 func (e *exchange) nodeID() string {

@@ -150,6 +150,7 @@ var (
 	operations     = names(pb.Operation_name, "OPERATION_")
 	dispositions   = names(pb.Disposition_name, "DISPOSITION_")
 	outcomes       = names(pb.Outcome_name, "OUTCOME_")
+	decisionNames  = append([]string{"CANCEL"}, names(pb.ReviewDecision_name, "REVIEW_DECISION_")[1:]...)
 	waitingReasons = small(names(pb.WaitingReason_name, "WAITING_REASON_"))
 	endCauses      = small(names(pb.EndCause_name, "END_CAUSE_"))
 )
@@ -212,6 +213,11 @@ func (w *writer) task(v *pb.TaskView, payload []byte) {
 	w.time("updated_at", t.GetUpdatedAtUs())
 	w.bool("effect_uncertain", t.GetEffectUncertain())
 	w.optID("retry_of", t.GetRetryOf())
+	if t.GetKeyToken() != 0 {
+		w.bool("holds_key", true)
+	}
+	w.optTime("review_since", t.GetReviewSinceUs())
+	w.decision(t.GetDecision())
 	if t.GetNominalAtUs() != 0 {
 		w.name("scheduled")
 		w.open()
@@ -237,6 +243,21 @@ func (w *writer) task(v *pb.TaskView, payload []byte) {
 		w.time("lease_until", lease.LeaseUntilUs)
 		w.close()
 	}
+}
+
+// decision writes what somebody decided about a task, if anybody did.
+func (w *writer) decision(d *pb.Decision) {
+	if d == nil {
+		return
+	}
+	w.name("decision")
+	w.open()
+	w.plain("decision", nameOf(decisionNames, d.GetReview()))
+	w.text("by", d.GetBy())
+	w.optText("by_name", d.GetByName())
+	w.time("at", d.GetAtUs())
+	w.optText("note", d.GetNote())
+	w.close()
 }
 
 func (w *writer) retry(name string, p *pb.RetryPolicy) {

@@ -181,6 +181,11 @@ func sampleTask(state pb.TaskState) *pb.TaskView {
 		v.Result = []byte(`{"done" : 2.50}`)
 		v.Task.CompletedAtUs, v.Task.AttemptCount, v.Task.EffectUncertain = testNow+5, 2, true
 		v.Task.RetryOf, v.Task.CancelRequestedAtUs = id(3), testNow+4
+		v.Task.Decision = &pb.Decision{
+			Review: pb.ReviewDecision_REVIEW_DECISION_SUCCEEDED, By: "token/7", ByName: "anna", AtUs: testNow + 5, Note: "found \"it\"",
+		}
+	case pb.TaskState_TASK_STATE_NEEDS_REVIEW:
+		v.Task.AttemptCount, v.Task.KeyToken, v.Task.ReviewSinceUs = 1, 70, testNow+3
 	default:
 		v.Task.CompletedAtUs, v.Task.ErrorCode, v.Task.AttemptCount = testNow+5, "card_refused", 3
 	}

@@ -114,9 +114,12 @@ type exchange struct {
 
 	retryKey string // Idempotency-Key, or ""
 	note     string // X-Pulse-Note, or ""
-	index    uint64 // the newest this answer speaks of
-	status   int    // 0 until the header is written
-	reserved int64  // bytes of the body that are counted
+	// recordsLater says that there was no leader to put on record what this
+	// request does.
+	recordsLater bool
+	index        uint64 // the newest this answer speaks of
+	status       int    // 0 until the header is written
+	reserved     int64  // bytes of the body that are counted
 }
 
 // serve goes from the route to its handler. What it returns is answered as a

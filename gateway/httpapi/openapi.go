@@ -200,12 +200,16 @@ func addProblems(op *huma.Operation, r *route, registry huma.Registry) {
 	}
 }
 
+// tokenID describes {id} in a path of tokens.
+const tokenID = "id of a token"
+
 // pathParams describes the variables of paths.
 var pathParams = map[string]*huma.Param{
 	"ns":          {Description: "The name of a namespace.", Schema: nameShape()},
 	"queue":       {Description: "The name of a queue.", Schema: nameShape()},
 	"schedule":    {Description: "The name of a schedule.", Schema: nameShape()},
 	"id":          {Description: "The id of a task.", Schema: &huma.Schema{Ref: schemaPrefix + "ID"}},
+	tokenID:       {Description: "The id of an access token: what stands between its two underscores.", Schema: &huma.Schema{Ref: schemaPrefix + "ID"}},
 	"instance_id": {Description: "The id of a worker instance.", Schema: &huma.Schema{Ref: schemaPrefix + "ID"}},
 	"profile":     {Description: "The name of a profile.", Schema: &huma.Schema{Type: huma.TypeString, Enum: anyOf(profiles)}},
 	"key":         {Description: "A concurrency key, percent-encoded in full.", Schema: &huma.Schema{Type: huma.TypeString}},
@@ -226,7 +230,11 @@ func parameters(r *route) []*huma.Param {
 	var out []*huma.Param
 	for _, s := range parsePattern(r.path) {
 		if s.name != "" {
-			p := *pathParams[s.name]
+			about := s.name
+			if s.name == "id" && strings.HasPrefix(r.path, "/v1/tokens/") {
+				about = tokenID
+			}
+			p := *pathParams[about]
 			p.Name, p.In, p.Required = s.name, "path", true
 			out = append(out, &p)
 		}

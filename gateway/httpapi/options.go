@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"pulse/gateway/session"
+	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
 )
 
@@ -44,6 +45,9 @@ type Options struct {
 	Tracer trace.Tracer
 	// Refusals take note of what is refused because of who asks. Nil forgets it.
 	Refusals *session.Refusals
+	// Owed keeps what is to go on record when there is a leader again. Nil keeps
+	// nothing; the log says what is lost.
+	Owed Owed
 	// Version is what the OpenAPI document says of this build: "dev".
 	Version string
 
@@ -62,6 +66,12 @@ type Options struct {
 	BodyBytesMax int64
 	// BackupsMax bounds the backups that are made at a time: 1.
 	BackupsMax int
+}
+
+// Owed is a list of commands that go on record, filled by cmd/node. Keep returns
+// once the command outlives the process, or why it does not.
+type Owed interface {
+	Keep(*pb.Command) error
 }
 
 // Cluster is what the API asks of the node it runs on, filled by cmd/node.

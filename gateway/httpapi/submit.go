@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 
@@ -105,7 +106,22 @@ func submitBatch(e *exchange) error {
 	if err != nil {
 		return err
 	}
+	e.recordBatch(results)
 	return e.answerBatch(items, results)
+}
+
+// recordBatch puts a batch on record that has a reason: in one line, whatever its
+// size, because the record is for people.
+func (e *exchange) recordBatch(results []*pb.Result) {
+	made := 0
+	for _, r := range results {
+		if r.GetCode() == "" && !r.GetReplayed() && !r.GetTask().GetDuplicate() {
+			made++
+		}
+	}
+	if e.note != "" && made > 0 {
+		e.recordAnyway(deed{namespace: e.ns, action: "pulse.task.SubmitBatch", target: e.queue}, fmt.Sprintf("%d tasks", made))
+	}
 }
 
 // batch makes the commands of the items that are sound. The key of each is that
@@ -119,6 +135,7 @@ func (e *exchange) batch(items []apiv1.BatchItem) []*pb.Command {
 			continue
 		}
 		c := e.submission(ids[16*i:16*i+16:16*i+16], &items[i].Submission)
+		c.Note = "" // that of the batch
 		if e.retryKey != "" {
 			c.IdempotencyKey = e.retryKey + "#" + strconv.Itoa(i)
 		}

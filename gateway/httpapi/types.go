@@ -157,6 +157,15 @@ type HeldLease struct {
 	LeaseUntil Time     `json:"lease_until"`
 }
 
+// Decision is what somebody decided about a task, and why.
+type Decision struct {
+	Decision string `json:"decision" enum:"CANCEL,SUCCEEDED,FAILED,CANCELLED,RETRY" doc:"CANCEL asked that it be cancelled; the others are those of a review."`
+	By       string `json:"by" doc:"In whose name, like token/ID or client/NAME."`
+	ByName   string `json:"by_name,omitempty" doc:"What the access token is called."`
+	At       Time   `json:"at"`
+	Note     string `json:"note,omitempty" doc:"Why. A review always says so."`
+}
+
 // Task is a task at one revision.
 type Task struct {
 	ID                ID           `json:"id"`
@@ -187,6 +196,9 @@ type Task struct {
 	UpdatedAt         Time         `json:"updated_at"`
 	EffectUncertain   bool         `json:"effect_uncertain" doc:"Some run may have had an effect that nobody has confirmed; only a review clears it."`
 	RetryOf           ID           `json:"retry_of,omitempty" doc:"The task this one was made from by a manual retry."`
+	HoldsKey          bool         `json:"holds_key,omitempty" doc:"It holds its concurrency key: while LEASED or RUNNING, and in NEEDS_REVIEW until it is settled or somebody frees the key."`
+	ReviewSince       Time         `json:"review_since,omitempty" doc:"While in NEEDS_REVIEW."`
+	Decision          *Decision    `json:"decision,omitempty" doc:"The last thing that somebody, not a worker, decided about it."`
 	Scheduled         *Scheduled   `json:"scheduled,omitempty" doc:"Of a run of a schedule."`
 	Waiting           *Waiting     `json:"waiting,omitempty" doc:"While WAITING."`
 	Lease             *Lease       `json:"lease,omitempty" doc:"While LEASED or RUNNING."`

@@ -309,7 +309,13 @@ type task struct {
 	EffectUncertain                       bool      `json:"effect_uncertain"`
 	RetryOf                               string    `json:"retry_of"`
 	Duplicate                             bool
-	Waiting                               struct {
+	HoldsKey                              bool      `json:"holds_key"`
+	ReviewSince                           time.Time `json:"review_since"`
+	Decision                              struct {
+		Decision, By, Note string
+		At                 time.Time
+	}
+	Waiting struct {
 		Reason       string
 		Until        time.Time
 		HolderTaskID string `json:"holder_task_id"`

@@ -46,6 +46,9 @@ func TestAReviewSettlesATask(t *testing.T) {
 		if len(recorded) != 1 || recorded[0]["decision"] != c.decision || recorded[0]["note"] != "looked it up" || recorded[0]["operator"] == "" || recorded[0]["by"] == nil {
 			t.Errorf("recorded: %v", recorded)
 		}
+		if d := got.Decision; d.Decision != c.decision || d.By == "" || d.Note != "looked it up" || !d.At.Equal(got.CompletedAt) {
+			t.Errorf("the task says that somebody decided %+v", d)
+		}
 		p.act(got.ID, "review", object{"decision": c.decision, "note": "again", "error_code": nil}).refused("invalid_argument")
 		p.act(got.ID, "review", object{"decision": "CANCELLED", "note": "again"}).refused("conflict")
 	}

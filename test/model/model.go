@@ -118,6 +118,8 @@ type Task struct {
 	NominalAt                      int64
 	Trace                          string // W3C Trace Context that it came with
 	ReviewCause                    pb.EndCause
+	ReviewSince                    int64
+	Decision                       Decision
 	RetentionMS                    int64
 	RememberedUntil                int64
 
@@ -280,9 +282,10 @@ type Model struct {
 
 	seq        int
 	place      int
-	registered []ID // instances, in this entry
-	remembers  bool // the command being executed leaves a remembered answer
-	due        int  // processed in this entry
+	cmd        *pb.Command // being executed
+	registered []ID        // instances, in this entry
+	remembers  bool        // the command being executed leaves a remembered answer
+	due        int         // processed in this entry
 	feed       *feed
 	fresh      fresh
 }
@@ -343,6 +346,7 @@ func (m *Model) command(c *pb.Command) Result {
 	if ns := m.namespaceOf(c); ns != nil {
 		of = ns.Name
 	}
+	m.cmd = c
 	res := m.execute(c)
 	m.record(c, res, of)
 	return res
@@ -371,6 +375,9 @@ func (m *Model) execute(c *pb.Command) Result {
 	case *pb.Command_TouchTokens:
 		return m.touchTokens(body.TouchTokens)
 	case *pb.Command_RecordAction:
+		if c.Namespace != "" && m.namespaceOf(c) == nil {
+			return refuse(notFound)
+		}
 		return Result{}
 	case *pb.Command_CreateToken:
 		return m.remembering(m.namespaceNamed("default"), c, func() Result { return m.createToken(c, body.CreateToken) })

@@ -147,7 +147,7 @@ func (m *Model) complete(t *Task, s pb.TaskState, errorCode string) {
 // stays held.
 func (m *Model) toReview(t *Task, cause pb.EndCause, errorCode string) {
 	t.State = needsReview
-	t.ReviewCause = cause
+	t.ReviewCause, t.ReviewSince = cause, m.Clock
 	t.ErrorCode = errorCode
 	t.Park = pb.Park_PARK_UNSPECIFIED
 	if k := m.keyOf(t); k != nil {
@@ -252,15 +252,34 @@ func (m *Model) cancel(ns *Namespace, b *pb.CancelTask) Result {
 	if res, ok := m.checkRevision(t, b.ExpectedRevision); !ok {
 		return res
 	}
-	return m.cancelTask(t)
+	return m.cancelTask(t, b.Note)
 }
 
-func (m *Model) cancelTask(t *Task) Result {
+// Decision is what somebody decided about a task.
+type Decision struct {
+	Review           pb.ReviewDecision // unspecified: that it be cancelled
+	By, ByName, Note string
+	At               int64
+}
+
+func (m *Model) decision(review pb.ReviewDecision, note string) Decision {
+	d := Decision{Review: review, By: m.cmd.GetCaller().GetPrincipal(), At: m.Clock, Note: note}
+	if note == "" {
+		d.Note = m.cmd.GetNote()
+	}
+	if t := m.token(m.cmd.GetCaller().GetTokenId()); t != nil {
+		d.ByName = t.Name
+	}
+	return d
+}
+
+func (m *Model) cancelTask(t *Task, note string) Result {
 	if t.State == cancelled || t.CancelRequestedAt != 0 {
 		return m.about(t)
 	}
 	switch t.State {
 	case waiting, leased:
+		t.Decision = m.decision(pb.ReviewDecision_REVIEW_DECISION_UNSPECIFIED, note)
 		if a := t.Live; a != nil {
 			m.endAttempt(a, pb.AttemptState_ATTEMPT_STATE_CANCELLED, 0)
 			t.AttemptCount--
@@ -269,6 +288,7 @@ func (m *Model) cancelTask(t *Task) Result {
 		}
 		m.complete(t, cancelled, "")
 	case running:
+		t.Decision = m.decision(pb.ReviewDecision_REVIEW_DECISION_UNSPECIFIED, note)
 		t.CancelRequestedAt = m.Clock
 		t.Live.CancelRequestedAt = m.Clock
 		m.changed(t)
@@ -352,7 +372,8 @@ func (m *Model) review(ns *Namespace, b *pb.ReviewTask) Result {
 		return refuse(invalidArgument)
 	}
 	t.Uncertain = false
-	t.ReviewCause = pb.EndCause_END_CAUSE_UNSPECIFIED
+	t.ReviewCause, t.ReviewSince = pb.EndCause_END_CAUSE_UNSPECIFIED, 0
+	t.Decision = m.decision(b.Decision, b.Note)
 	switch b.Decision {
 	case pb.ReviewDecision_REVIEW_DECISION_SUCCEEDED:
 		t.Result = string(b.Result)
@@ -388,7 +409,7 @@ func (m *Model) bulk(ns *Namespace, b *pb.BulkTasks) Result {
 		case t == nil:
 			item.Code = notFound
 		case b.Action == pb.BulkAction_BULK_ACTION_CANCEL:
-			item.Code = m.cancelTask(t).Code
+			item.Code = m.cancelTask(t, b.Note).Code
 			if item.Code == "" {
 				item.Revision = t.Revision
 			}

@@ -28,6 +28,15 @@ type Token struct {
 type Change struct {
 	Time                                               int64
 	Principal, Token, Action, Target, Detail, Note, Of string
+	Made                                               *Task // by it: the target, whose id the machine chooses
+}
+
+// At is what was changed.
+func (c *Change) At() string {
+	if c.Made != nil {
+		return hex.EncodeToString(c.Made.ID[:])
+	}
+	return c.Target
 }
 
 // Lives says that a token gives a right at a time.
@@ -155,6 +164,12 @@ func (m *Model) record(c *pb.Command, r Result, of string) {
 		ch.Principal = "cluster"
 	}
 	switch b := c.Body.(type) {
+	case *pb.Command_SubmitTask:
+		if c.Note == "" || r.Duplicate {
+			return
+		}
+		set("pulse.task.Submit", "", "")
+		ch.Made = r.Task
 	case *pb.Command_CancelTask:
 		set("pulse.task.Cancel", hex.EncodeToString(b.CancelTask.TaskId), b.CancelTask.Note)
 	case *pb.Command_RetryTask:
@@ -205,7 +220,6 @@ func (m *Model) record(c *pb.Command, r Result, of string) {
 		ch.Of = strings.Join(r.Token.Namespaces, " ")
 	case *pb.Command_RecordAction:
 		set(b.RecordAction.Action, b.RecordAction.Target, "")
-		ch.Of = "*"
 	default:
 		return
 	}

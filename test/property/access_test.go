@@ -66,7 +66,7 @@ func (w *world) compareAudit(b *pb.ListAudit) string {
 	for _, c := range slices.Backward(w.model.Changes) {
 		if (b.All || !slices.ContainsFunc(strings.Fields(c.Of), func(ns string) bool { return !slices.Contains(b.Namespaces, ns) })) &&
 			strings.HasPrefix(c.Action, b.Action) && (b.Principal == "" || c.Principal == b.Principal) && len(want) < int(b.Limit) {
-			want = append(want, fmt.Sprint(c.Time, c.Of, c.Principal, c.Token, c.Action, c.Target, c.Note))
+			want = append(want, fmt.Sprint(c.Time, c.Of, c.Principal, c.Token, c.Action, c.At(), c.Note))
 		}
 	}
 	var got []string

@@ -62,6 +62,8 @@ type taskFacts struct {
 	Live                                             id
 	LastEpoch, KeyToken                              uint64
 	ReviewCause                                      pb.EndCause
+	ReviewSince                                      int64
+	Decision                                         model.Decision
 	RetentionMS, RememberedUntil                     int64
 	Schedule                                         id
 	NominalAt                                        int64
@@ -98,6 +100,9 @@ func rowFacts(t *pb.TaskRow) taskFacts {
 		Uncertain: t.EffectUncertain, RetryOf: toID(t.RetryOf), ErrorCode: t.ErrorCode, Park: t.Park,
 		Started: t.Started, Unstarted: t.UnstartedOffers, Live: toID(t.AttemptId),
 		LastEpoch: t.AttemptEpoch, KeyToken: t.KeyToken, ReviewCause: t.ReviewCause,
+		ReviewSince: t.ReviewSinceUs, Decision: model.Decision{
+			Review: t.Decision.GetReview(), By: t.Decision.GetBy(), ByName: t.Decision.GetByName(), At: t.Decision.GetAtUs(), Note: t.Decision.GetNote(),
+		},
 		RetentionMS: t.RetentionMs, RememberedUntil: t.RememberedUntilUs,
 		Schedule: toID(t.ScheduleId), NominalAt: t.NominalAtUs,
 		Payload: toDigest(t.PayloadDigest), Result: toDigest(t.ResultDigest),
@@ -115,7 +120,7 @@ func modelFacts(t *model.Task) taskFacts {
 		CompletedAt: t.CompletedAt, Created: t.CreatedAt, Updated: t.UpdatedAt, Uncertain: t.Uncertain,
 		RetryOf: t.RetryOf, ErrorCode: t.ErrorCode, Park: t.Park, Started: t.Started,
 		Unstarted: t.Unstarted, LastEpoch: t.LastEpoch, KeyToken: t.KeyToken,
-		ReviewCause: t.ReviewCause, RetentionMS: t.RetentionMS, RememberedUntil: t.RememberedUntil,
+		ReviewCause: t.ReviewCause, ReviewSince: t.ReviewSince, Decision: t.Decision, RetentionMS: t.RetentionMS, RememberedUntil: t.RememberedUntil,
 		Payload: digest(t.Payload), Result: digest(t.Result), NominalAt: t.NominalAt,
 	}
 	if t.Schedule != nil {

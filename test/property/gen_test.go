@@ -98,6 +98,9 @@ func (w *world) command(kind int, seed uint64) *pb.Command {
 	if len(c.Id) == 0 {
 		c.Id = newMessageID(r)
 	}
+	if c.GetSubmitTask() != nil && oneIn(r, 4) {
+		c.Note = "asked for by phone"
+	}
 	if oneIn(r, 8) && c.GetRegisterSession() == nil { // a caller that shows a token, a revoked or unknown one too
 		c.Caller = &pb.Caller{Principal: "token/x", TokenId: someToken(w, r)}
 		c.Note = pick(r, "", "because")
@@ -382,7 +385,7 @@ func genTouchTokens(w *world, r *rand.Rand) *pb.Command {
 }
 
 func genRecord(_ *world, r *rand.Rand) *pb.Command {
-	return &pb.Command{Body: &pb.Command_RecordAction{RecordAction: &pb.RecordAction{Action: "pulse.cluster.Transfer", Target: pick(r, "a", "b")}}, Note: "n"}
+	return &pb.Command{Body: &pb.Command_RecordAction{RecordAction: &pb.RecordAction{Action: "pulse.cluster.Transfer", Target: pick(r, "a", "b")}}, Note: "n", Namespace: pick(r, "", "default")}
 }
 
 func genDeleteNamespace(_ *world, r *rand.Rand) *pb.Command {

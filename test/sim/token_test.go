@@ -114,7 +114,7 @@ func (j *judge) unlikeAccess(n *node) string {
 		is := model.Change{Time: row.TimeUs, Principal: row.Principal, Token: hex.EncodeToString(row.TokenId), Action: row.Action, Target: row.Target,
 			Note: row.Note, Of: strings.Join(row.Namespaces, " ")}
 		should := *want[i]
-		should.Detail = ""
+		should.Detail, should.Target, should.Made = "", should.At(), nil
 		if is != should {
 			return fmt.Sprintf("on record is %+v, in the model %+v", is, should)
 		}

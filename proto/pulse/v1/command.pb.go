@@ -2338,6 +2338,7 @@ func (x *TokenUse) GetUsedAtUs() int64 {
 }
 
 // RecordAction puts on record what an operator does that changes no row.
+// With a namespace in the command, it is about that one.
 type RecordAction struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Action        string                 `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"` // e.g. pulse.cluster.Transfer
@@ -5139,7 +5140,7 @@ var File_pulse_v1_command_proto protoreflect.FileDescriptor
 
 const file_pulse_v1_command_proto_rawDesc = "" +
 	"\n" +
-	"\x16pulse/v1/command.proto\x12\bpulse.v1\x1a\x14pulse/v1/event.proto\x1a\x14pulse/v1/state.proto\"{\n" +
+	"\x16pulse/v1/command.proto\x12\bpulse.v1\x1a\x14pulse/v1/state.proto\"{\n" +
 	"\x05Entry\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x17\n" +
@@ -5764,7 +5765,6 @@ func file_pulse_v1_command_proto_init() {
 	if File_pulse_v1_command_proto != nil {
 		return
 	}
-	file_pulse_v1_event_proto_init()
 	file_pulse_v1_state_proto_init()
 	file_pulse_v1_command_proto_msgTypes[2].OneofWrappers = []any{
 		(*Command_OpenTerm)(nil),

@@ -82,61 +82,6 @@ func (Aggregate) EnumDescriptor() ([]byte, []int) {
 	return file_pulse_v1_event_proto_rawDescGZIP(), []int{0}
 }
 
-type ReviewDecision int32
-
-const (
-	ReviewDecision_REVIEW_DECISION_UNSPECIFIED ReviewDecision = 0
-	ReviewDecision_REVIEW_DECISION_SUCCEEDED   ReviewDecision = 1
-	ReviewDecision_REVIEW_DECISION_FAILED      ReviewDecision = 2
-	ReviewDecision_REVIEW_DECISION_CANCELLED   ReviewDecision = 3
-	ReviewDecision_REVIEW_DECISION_RETRY       ReviewDecision = 4
-)
-
-// Enum value maps for ReviewDecision.
-var (
-	ReviewDecision_name = map[int32]string{
-		0: "REVIEW_DECISION_UNSPECIFIED",
-		1: "REVIEW_DECISION_SUCCEEDED",
-		2: "REVIEW_DECISION_FAILED",
-		3: "REVIEW_DECISION_CANCELLED",
-		4: "REVIEW_DECISION_RETRY",
-	}
-	ReviewDecision_value = map[string]int32{
-		"REVIEW_DECISION_UNSPECIFIED": 0,
-		"REVIEW_DECISION_SUCCEEDED":   1,
-		"REVIEW_DECISION_FAILED":      2,
-		"REVIEW_DECISION_CANCELLED":   3,
-		"REVIEW_DECISION_RETRY":       4,
-	}
-)
-
-func (x ReviewDecision) Enum() *ReviewDecision {
-	p := new(ReviewDecision)
-	*p = x
-	return p
-}
-
-func (x ReviewDecision) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (ReviewDecision) Descriptor() protoreflect.EnumDescriptor {
-	return file_pulse_v1_event_proto_enumTypes[1].Descriptor()
-}
-
-func (ReviewDecision) Type() protoreflect.EnumType {
-	return &file_pulse_v1_event_proto_enumTypes[1]
-}
-
-func (x ReviewDecision) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use ReviewDecision.Descriptor instead.
-func (ReviewDecision) EnumDescriptor() ([]byte, []int) {
-	return file_pulse_v1_event_proto_rawDescGZIP(), []int{1}
-}
-
 type EventRow struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Format         uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
@@ -3051,13 +2996,7 @@ const file_pulse_v1_event_proto_rawDesc = "" +
 	"\x0fAGGREGATE_QUEUE\x10\x02\x12\x17\n" +
 	"\x13AGGREGATE_NAMESPACE\x10\x03\x12\x14\n" +
 	"\x10AGGREGATE_WORKER\x10\x04\x12\x16\n" +
-	"\x12AGGREGATE_SCHEDULE\x10\x05*\xa6\x01\n" +
-	"\x0eReviewDecision\x12\x1f\n" +
-	"\x1bREVIEW_DECISION_UNSPECIFIED\x10\x00\x12\x1d\n" +
-	"\x19REVIEW_DECISION_SUCCEEDED\x10\x01\x12\x1a\n" +
-	"\x16REVIEW_DECISION_FAILED\x10\x02\x12\x1d\n" +
-	"\x19REVIEW_DECISION_CANCELLED\x10\x03\x12\x19\n" +
-	"\x15REVIEW_DECISION_RETRY\x10\x04B\x19Z\x17pulse/proto/pulse/v1;pbb\x06proto3"
+	"\x12AGGREGATE_SCHEDULE\x10\x05B\x19Z\x17pulse/proto/pulse/v1;pbb\x06proto3"
 
 var (
 	file_pulse_v1_event_proto_rawDescOnce sync.Once
@@ -3071,105 +3010,105 @@ func file_pulse_v1_event_proto_rawDescGZIP() []byte {
 	return file_pulse_v1_event_proto_rawDescData
 }
 
-var file_pulse_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_pulse_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_pulse_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_pulse_v1_event_proto_goTypes = []any{
 	(Aggregate)(0),            // 0: pulse.v1.Aggregate
-	(ReviewDecision)(0),       // 1: pulse.v1.ReviewDecision
-	(*EventRow)(nil),          // 2: pulse.v1.EventRow
-	(*EventBlock)(nil),        // 3: pulse.v1.EventBlock
-	(*Fact)(nil),              // 4: pulse.v1.Fact
-	(*Submitted)(nil),         // 5: pulse.v1.Submitted
-	(*Leased)(nil),            // 6: pulse.v1.Leased
-	(*LeaseReleased)(nil),     // 7: pulse.v1.LeaseReleased
-	(*Started)(nil),           // 8: pulse.v1.Started
-	(*Succeeded)(nil),         // 9: pulse.v1.Succeeded
-	(*AttemptFailed)(nil),     // 10: pulse.v1.AttemptFailed
-	(*AttemptUnknown)(nil),    // 11: pulse.v1.AttemptUnknown
-	(*AttemptExpired)(nil),    // 12: pulse.v1.AttemptExpired
-	(*RetryScheduled)(nil),    // 13: pulse.v1.RetryScheduled
-	(*Failed)(nil),            // 14: pulse.v1.Failed
-	(*ReviewNeeded)(nil),      // 15: pulse.v1.ReviewNeeded
-	(*CancelRequested)(nil),   // 16: pulse.v1.CancelRequested
-	(*MadeAvailable)(nil),     // 17: pulse.v1.MadeAvailable
-	(*Cancelled)(nil),         // 18: pulse.v1.Cancelled
-	(*Reviewed)(nil),          // 19: pulse.v1.Reviewed
-	(*KeyFreed)(nil),          // 20: pulse.v1.KeyFreed
-	(*Purged)(nil),            // 21: pulse.v1.Purged
-	(*ScheduleSet)(nil),       // 22: pulse.v1.ScheduleSet
-	(*ScheduleCancelled)(nil), // 23: pulse.v1.ScheduleCancelled
-	(*QueueCreated)(nil),      // 24: pulse.v1.QueueCreated
-	(*QueueUpdated)(nil),      // 25: pulse.v1.QueueUpdated
-	(*QueuePaused)(nil),       // 26: pulse.v1.QueuePaused
-	(*QueueResumed)(nil),      // 27: pulse.v1.QueueResumed
-	(*QueueDeleted)(nil),      // 28: pulse.v1.QueueDeleted
-	(*NamespaceCreated)(nil),  // 29: pulse.v1.NamespaceCreated
-	(*NamespaceUpdated)(nil),  // 30: pulse.v1.NamespaceUpdated
-	(*NamespaceDeleted)(nil),  // 31: pulse.v1.NamespaceDeleted
-	(*WorkerRegistered)(nil),  // 32: pulse.v1.WorkerRegistered
-	(*WorkerLost)(nil),        // 33: pulse.v1.WorkerLost
-	(*WorkerDrained)(nil),     // 34: pulse.v1.WorkerDrained
-	(*ScheduleCreated)(nil),   // 35: pulse.v1.ScheduleCreated
-	(*ScheduleUpdated)(nil),   // 36: pulse.v1.ScheduleUpdated
-	(*SchedulePaused)(nil),    // 37: pulse.v1.SchedulePaused
-	(*ScheduleResumed)(nil),   // 38: pulse.v1.ScheduleResumed
-	(*ScheduleDeleted)(nil),   // 39: pulse.v1.ScheduleDeleted
-	(*ScheduleFired)(nil),     // 40: pulse.v1.ScheduleFired
-	(*TaskRow)(nil),           // 41: pulse.v1.TaskRow
-	(*QueueRow)(nil),          // 42: pulse.v1.QueueRow
-	(*NamespaceRow)(nil),      // 43: pulse.v1.NamespaceRow
-	(*ScheduleRow)(nil),       // 44: pulse.v1.ScheduleRow
-	(EndCause)(0),             // 45: pulse.v1.EndCause
+	(*EventRow)(nil),          // 1: pulse.v1.EventRow
+	(*EventBlock)(nil),        // 2: pulse.v1.EventBlock
+	(*Fact)(nil),              // 3: pulse.v1.Fact
+	(*Submitted)(nil),         // 4: pulse.v1.Submitted
+	(*Leased)(nil),            // 5: pulse.v1.Leased
+	(*LeaseReleased)(nil),     // 6: pulse.v1.LeaseReleased
+	(*Started)(nil),           // 7: pulse.v1.Started
+	(*Succeeded)(nil),         // 8: pulse.v1.Succeeded
+	(*AttemptFailed)(nil),     // 9: pulse.v1.AttemptFailed
+	(*AttemptUnknown)(nil),    // 10: pulse.v1.AttemptUnknown
+	(*AttemptExpired)(nil),    // 11: pulse.v1.AttemptExpired
+	(*RetryScheduled)(nil),    // 12: pulse.v1.RetryScheduled
+	(*Failed)(nil),            // 13: pulse.v1.Failed
+	(*ReviewNeeded)(nil),      // 14: pulse.v1.ReviewNeeded
+	(*CancelRequested)(nil),   // 15: pulse.v1.CancelRequested
+	(*MadeAvailable)(nil),     // 16: pulse.v1.MadeAvailable
+	(*Cancelled)(nil),         // 17: pulse.v1.Cancelled
+	(*Reviewed)(nil),          // 18: pulse.v1.Reviewed
+	(*KeyFreed)(nil),          // 19: pulse.v1.KeyFreed
+	(*Purged)(nil),            // 20: pulse.v1.Purged
+	(*ScheduleSet)(nil),       // 21: pulse.v1.ScheduleSet
+	(*ScheduleCancelled)(nil), // 22: pulse.v1.ScheduleCancelled
+	(*QueueCreated)(nil),      // 23: pulse.v1.QueueCreated
+	(*QueueUpdated)(nil),      // 24: pulse.v1.QueueUpdated
+	(*QueuePaused)(nil),       // 25: pulse.v1.QueuePaused
+	(*QueueResumed)(nil),      // 26: pulse.v1.QueueResumed
+	(*QueueDeleted)(nil),      // 27: pulse.v1.QueueDeleted
+	(*NamespaceCreated)(nil),  // 28: pulse.v1.NamespaceCreated
+	(*NamespaceUpdated)(nil),  // 29: pulse.v1.NamespaceUpdated
+	(*NamespaceDeleted)(nil),  // 30: pulse.v1.NamespaceDeleted
+	(*WorkerRegistered)(nil),  // 31: pulse.v1.WorkerRegistered
+	(*WorkerLost)(nil),        // 32: pulse.v1.WorkerLost
+	(*WorkerDrained)(nil),     // 33: pulse.v1.WorkerDrained
+	(*ScheduleCreated)(nil),   // 34: pulse.v1.ScheduleCreated
+	(*ScheduleUpdated)(nil),   // 35: pulse.v1.ScheduleUpdated
+	(*SchedulePaused)(nil),    // 36: pulse.v1.SchedulePaused
+	(*ScheduleResumed)(nil),   // 37: pulse.v1.ScheduleResumed
+	(*ScheduleDeleted)(nil),   // 38: pulse.v1.ScheduleDeleted
+	(*ScheduleFired)(nil),     // 39: pulse.v1.ScheduleFired
+	(*TaskRow)(nil),           // 40: pulse.v1.TaskRow
+	(*QueueRow)(nil),          // 41: pulse.v1.QueueRow
+	(*NamespaceRow)(nil),      // 42: pulse.v1.NamespaceRow
+	(*ScheduleRow)(nil),       // 43: pulse.v1.ScheduleRow
+	(EndCause)(0),             // 44: pulse.v1.EndCause
+	(ReviewDecision)(0),       // 45: pulse.v1.ReviewDecision
 	(FireOutcome)(0),          // 46: pulse.v1.FireOutcome
 }
 var file_pulse_v1_event_proto_depIdxs = []int32{
 	0,  // 0: pulse.v1.EventRow.aggregate:type_name -> pulse.v1.Aggregate
-	4,  // 1: pulse.v1.EventRow.facts:type_name -> pulse.v1.Fact
-	41, // 2: pulse.v1.EventRow.task_after:type_name -> pulse.v1.TaskRow
-	42, // 3: pulse.v1.EventRow.queue_after:type_name -> pulse.v1.QueueRow
-	43, // 4: pulse.v1.EventRow.namespace_after:type_name -> pulse.v1.NamespaceRow
-	44, // 5: pulse.v1.EventRow.schedule_after:type_name -> pulse.v1.ScheduleRow
-	2,  // 6: pulse.v1.EventBlock.events:type_name -> pulse.v1.EventRow
-	5,  // 7: pulse.v1.Fact.submitted:type_name -> pulse.v1.Submitted
-	6,  // 8: pulse.v1.Fact.leased:type_name -> pulse.v1.Leased
-	7,  // 9: pulse.v1.Fact.lease_released:type_name -> pulse.v1.LeaseReleased
-	8,  // 10: pulse.v1.Fact.started:type_name -> pulse.v1.Started
-	9,  // 11: pulse.v1.Fact.succeeded:type_name -> pulse.v1.Succeeded
-	10, // 12: pulse.v1.Fact.attempt_failed:type_name -> pulse.v1.AttemptFailed
-	11, // 13: pulse.v1.Fact.attempt_unknown:type_name -> pulse.v1.AttemptUnknown
-	12, // 14: pulse.v1.Fact.attempt_expired:type_name -> pulse.v1.AttemptExpired
-	13, // 15: pulse.v1.Fact.retry_scheduled:type_name -> pulse.v1.RetryScheduled
-	14, // 16: pulse.v1.Fact.failed:type_name -> pulse.v1.Failed
-	15, // 17: pulse.v1.Fact.review_needed:type_name -> pulse.v1.ReviewNeeded
-	16, // 18: pulse.v1.Fact.cancel_requested:type_name -> pulse.v1.CancelRequested
-	18, // 19: pulse.v1.Fact.cancelled:type_name -> pulse.v1.Cancelled
-	19, // 20: pulse.v1.Fact.reviewed:type_name -> pulse.v1.Reviewed
-	20, // 21: pulse.v1.Fact.key_freed:type_name -> pulse.v1.KeyFreed
-	21, // 22: pulse.v1.Fact.purged:type_name -> pulse.v1.Purged
-	22, // 23: pulse.v1.Fact.schedule_set:type_name -> pulse.v1.ScheduleSet
-	23, // 24: pulse.v1.Fact.schedule_cancelled:type_name -> pulse.v1.ScheduleCancelled
-	24, // 25: pulse.v1.Fact.queue_created:type_name -> pulse.v1.QueueCreated
-	25, // 26: pulse.v1.Fact.queue_updated:type_name -> pulse.v1.QueueUpdated
-	26, // 27: pulse.v1.Fact.queue_paused:type_name -> pulse.v1.QueuePaused
-	27, // 28: pulse.v1.Fact.queue_resumed:type_name -> pulse.v1.QueueResumed
-	28, // 29: pulse.v1.Fact.queue_deleted:type_name -> pulse.v1.QueueDeleted
-	29, // 30: pulse.v1.Fact.namespace_created:type_name -> pulse.v1.NamespaceCreated
-	30, // 31: pulse.v1.Fact.namespace_updated:type_name -> pulse.v1.NamespaceUpdated
-	31, // 32: pulse.v1.Fact.namespace_deleted:type_name -> pulse.v1.NamespaceDeleted
-	32, // 33: pulse.v1.Fact.worker_registered:type_name -> pulse.v1.WorkerRegistered
-	33, // 34: pulse.v1.Fact.worker_lost:type_name -> pulse.v1.WorkerLost
-	34, // 35: pulse.v1.Fact.worker_drained:type_name -> pulse.v1.WorkerDrained
-	17, // 36: pulse.v1.Fact.made_available:type_name -> pulse.v1.MadeAvailable
-	35, // 37: pulse.v1.Fact.schedule_created:type_name -> pulse.v1.ScheduleCreated
-	36, // 38: pulse.v1.Fact.schedule_updated:type_name -> pulse.v1.ScheduleUpdated
-	37, // 39: pulse.v1.Fact.schedule_paused:type_name -> pulse.v1.SchedulePaused
-	38, // 40: pulse.v1.Fact.schedule_resumed:type_name -> pulse.v1.ScheduleResumed
-	39, // 41: pulse.v1.Fact.schedule_deleted:type_name -> pulse.v1.ScheduleDeleted
-	40, // 42: pulse.v1.Fact.schedule_fired:type_name -> pulse.v1.ScheduleFired
-	45, // 43: pulse.v1.LeaseReleased.reason:type_name -> pulse.v1.EndCause
-	45, // 44: pulse.v1.AttemptExpired.cause:type_name -> pulse.v1.EndCause
-	45, // 45: pulse.v1.ReviewNeeded.cause:type_name -> pulse.v1.EndCause
-	1,  // 46: pulse.v1.Reviewed.decision:type_name -> pulse.v1.ReviewDecision
+	3,  // 1: pulse.v1.EventRow.facts:type_name -> pulse.v1.Fact
+	40, // 2: pulse.v1.EventRow.task_after:type_name -> pulse.v1.TaskRow
+	41, // 3: pulse.v1.EventRow.queue_after:type_name -> pulse.v1.QueueRow
+	42, // 4: pulse.v1.EventRow.namespace_after:type_name -> pulse.v1.NamespaceRow
+	43, // 5: pulse.v1.EventRow.schedule_after:type_name -> pulse.v1.ScheduleRow
+	1,  // 6: pulse.v1.EventBlock.events:type_name -> pulse.v1.EventRow
+	4,  // 7: pulse.v1.Fact.submitted:type_name -> pulse.v1.Submitted
+	5,  // 8: pulse.v1.Fact.leased:type_name -> pulse.v1.Leased
+	6,  // 9: pulse.v1.Fact.lease_released:type_name -> pulse.v1.LeaseReleased
+	7,  // 10: pulse.v1.Fact.started:type_name -> pulse.v1.Started
+	8,  // 11: pulse.v1.Fact.succeeded:type_name -> pulse.v1.Succeeded
+	9,  // 12: pulse.v1.Fact.attempt_failed:type_name -> pulse.v1.AttemptFailed
+	10, // 13: pulse.v1.Fact.attempt_unknown:type_name -> pulse.v1.AttemptUnknown
+	11, // 14: pulse.v1.Fact.attempt_expired:type_name -> pulse.v1.AttemptExpired
+	12, // 15: pulse.v1.Fact.retry_scheduled:type_name -> pulse.v1.RetryScheduled
+	13, // 16: pulse.v1.Fact.failed:type_name -> pulse.v1.Failed
+	14, // 17: pulse.v1.Fact.review_needed:type_name -> pulse.v1.ReviewNeeded
+	15, // 18: pulse.v1.Fact.cancel_requested:type_name -> pulse.v1.CancelRequested
+	17, // 19: pulse.v1.Fact.cancelled:type_name -> pulse.v1.Cancelled
+	18, // 20: pulse.v1.Fact.reviewed:type_name -> pulse.v1.Reviewed
+	19, // 21: pulse.v1.Fact.key_freed:type_name -> pulse.v1.KeyFreed
+	20, // 22: pulse.v1.Fact.purged:type_name -> pulse.v1.Purged
+	21, // 23: pulse.v1.Fact.schedule_set:type_name -> pulse.v1.ScheduleSet
+	22, // 24: pulse.v1.Fact.schedule_cancelled:type_name -> pulse.v1.ScheduleCancelled
+	23, // 25: pulse.v1.Fact.queue_created:type_name -> pulse.v1.QueueCreated
+	24, // 26: pulse.v1.Fact.queue_updated:type_name -> pulse.v1.QueueUpdated
+	25, // 27: pulse.v1.Fact.queue_paused:type_name -> pulse.v1.QueuePaused
+	26, // 28: pulse.v1.Fact.queue_resumed:type_name -> pulse.v1.QueueResumed
+	27, // 29: pulse.v1.Fact.queue_deleted:type_name -> pulse.v1.QueueDeleted
+	28, // 30: pulse.v1.Fact.namespace_created:type_name -> pulse.v1.NamespaceCreated
+	29, // 31: pulse.v1.Fact.namespace_updated:type_name -> pulse.v1.NamespaceUpdated
+	30, // 32: pulse.v1.Fact.namespace_deleted:type_name -> pulse.v1.NamespaceDeleted
+	31, // 33: pulse.v1.Fact.worker_registered:type_name -> pulse.v1.WorkerRegistered
+	32, // 34: pulse.v1.Fact.worker_lost:type_name -> pulse.v1.WorkerLost
+	33, // 35: pulse.v1.Fact.worker_drained:type_name -> pulse.v1.WorkerDrained
+	16, // 36: pulse.v1.Fact.made_available:type_name -> pulse.v1.MadeAvailable
+	34, // 37: pulse.v1.Fact.schedule_created:type_name -> pulse.v1.ScheduleCreated
+	35, // 38: pulse.v1.Fact.schedule_updated:type_name -> pulse.v1.ScheduleUpdated
+	36, // 39: pulse.v1.Fact.schedule_paused:type_name -> pulse.v1.SchedulePaused
+	37, // 40: pulse.v1.Fact.schedule_resumed:type_name -> pulse.v1.ScheduleResumed
+	38, // 41: pulse.v1.Fact.schedule_deleted:type_name -> pulse.v1.ScheduleDeleted
+	39, // 42: pulse.v1.Fact.schedule_fired:type_name -> pulse.v1.ScheduleFired
+	44, // 43: pulse.v1.LeaseReleased.reason:type_name -> pulse.v1.EndCause
+	44, // 44: pulse.v1.AttemptExpired.cause:type_name -> pulse.v1.EndCause
+	44, // 45: pulse.v1.ReviewNeeded.cause:type_name -> pulse.v1.EndCause
+	45, // 46: pulse.v1.Reviewed.decision:type_name -> pulse.v1.ReviewDecision
 	46, // 47: pulse.v1.ScheduleFired.outcome:type_name -> pulse.v1.FireOutcome
 	48, // [48:48] is the sub-list for method output_type
 	48, // [48:48] is the sub-list for method input_type
@@ -3227,7 +3166,7 @@ func file_pulse_v1_event_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pulse_v1_event_proto_rawDesc), len(file_pulse_v1_event_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      1,
 			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -390,6 +390,61 @@ func (EndCause) EnumDescriptor() ([]byte, []int) {
 	return file_pulse_v1_state_proto_rawDescGZIP(), []int{5}
 }
 
+type ReviewDecision int32
+
+const (
+	ReviewDecision_REVIEW_DECISION_UNSPECIFIED ReviewDecision = 0
+	ReviewDecision_REVIEW_DECISION_SUCCEEDED   ReviewDecision = 1
+	ReviewDecision_REVIEW_DECISION_FAILED      ReviewDecision = 2
+	ReviewDecision_REVIEW_DECISION_CANCELLED   ReviewDecision = 3
+	ReviewDecision_REVIEW_DECISION_RETRY       ReviewDecision = 4
+)
+
+// Enum value maps for ReviewDecision.
+var (
+	ReviewDecision_name = map[int32]string{
+		0: "REVIEW_DECISION_UNSPECIFIED",
+		1: "REVIEW_DECISION_SUCCEEDED",
+		2: "REVIEW_DECISION_FAILED",
+		3: "REVIEW_DECISION_CANCELLED",
+		4: "REVIEW_DECISION_RETRY",
+	}
+	ReviewDecision_value = map[string]int32{
+		"REVIEW_DECISION_UNSPECIFIED": 0,
+		"REVIEW_DECISION_SUCCEEDED":   1,
+		"REVIEW_DECISION_FAILED":      2,
+		"REVIEW_DECISION_CANCELLED":   3,
+		"REVIEW_DECISION_RETRY":       4,
+	}
+)
+
+func (x ReviewDecision) Enum() *ReviewDecision {
+	p := new(ReviewDecision)
+	*p = x
+	return p
+}
+
+func (x ReviewDecision) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReviewDecision) Descriptor() protoreflect.EnumDescriptor {
+	return file_pulse_v1_state_proto_enumTypes[6].Descriptor()
+}
+
+func (ReviewDecision) Type() protoreflect.EnumType {
+	return &file_pulse_v1_state_proto_enumTypes[6]
+}
+
+func (x ReviewDecision) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReviewDecision.Descriptor instead.
+func (ReviewDecision) EnumDescriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{6}
+}
+
 type Operation int32
 
 const (
@@ -426,11 +481,11 @@ func (x Operation) String() string {
 }
 
 func (Operation) Descriptor() protoreflect.EnumDescriptor {
-	return file_pulse_v1_state_proto_enumTypes[6].Descriptor()
+	return file_pulse_v1_state_proto_enumTypes[7].Descriptor()
 }
 
 func (Operation) Type() protoreflect.EnumType {
-	return &file_pulse_v1_state_proto_enumTypes[6]
+	return &file_pulse_v1_state_proto_enumTypes[7]
 }
 
 func (x Operation) Number() protoreflect.EnumNumber {
@@ -439,7 +494,7 @@ func (x Operation) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Operation.Descriptor instead.
 func (Operation) EnumDescriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{6}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{7}
 }
 
 type Disposition int32
@@ -475,11 +530,11 @@ func (x Disposition) String() string {
 }
 
 func (Disposition) Descriptor() protoreflect.EnumDescriptor {
-	return file_pulse_v1_state_proto_enumTypes[7].Descriptor()
+	return file_pulse_v1_state_proto_enumTypes[8].Descriptor()
 }
 
 func (Disposition) Type() protoreflect.EnumType {
-	return &file_pulse_v1_state_proto_enumTypes[7]
+	return &file_pulse_v1_state_proto_enumTypes[8]
 }
 
 func (x Disposition) Number() protoreflect.EnumNumber {
@@ -488,7 +543,7 @@ func (x Disposition) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Disposition.Descriptor instead.
 func (Disposition) EnumDescriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{7}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{8}
 }
 
 type Outcome int32
@@ -530,11 +585,11 @@ func (x Outcome) String() string {
 }
 
 func (Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_pulse_v1_state_proto_enumTypes[8].Descriptor()
+	return file_pulse_v1_state_proto_enumTypes[9].Descriptor()
 }
 
 func (Outcome) Type() protoreflect.EnumType {
-	return &file_pulse_v1_state_proto_enumTypes[8]
+	return &file_pulse_v1_state_proto_enumTypes[9]
 }
 
 func (x Outcome) Number() protoreflect.EnumNumber {
@@ -543,7 +598,7 @@ func (x Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Outcome.Descriptor instead.
 func (Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{8}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{9}
 }
 
 // What a schedule does with a time that comes while a run of it is not over.
@@ -583,11 +638,11 @@ func (x Overlap) String() string {
 }
 
 func (Overlap) Descriptor() protoreflect.EnumDescriptor {
-	return file_pulse_v1_state_proto_enumTypes[9].Descriptor()
+	return file_pulse_v1_state_proto_enumTypes[10].Descriptor()
 }
 
 func (Overlap) Type() protoreflect.EnumType {
-	return &file_pulse_v1_state_proto_enumTypes[9]
+	return &file_pulse_v1_state_proto_enumTypes[10]
 }
 
 func (x Overlap) Number() protoreflect.EnumNumber {
@@ -596,7 +651,7 @@ func (x Overlap) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Overlap.Descriptor instead.
 func (Overlap) EnumDescriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{9}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{10}
 }
 
 type FireOutcome int32
@@ -647,11 +702,11 @@ func (x FireOutcome) String() string {
 }
 
 func (FireOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_pulse_v1_state_proto_enumTypes[10].Descriptor()
+	return file_pulse_v1_state_proto_enumTypes[11].Descriptor()
 }
 
 func (FireOutcome) Type() protoreflect.EnumType {
-	return &file_pulse_v1_state_proto_enumTypes[10]
+	return &file_pulse_v1_state_proto_enumTypes[11]
 }
 
 func (x FireOutcome) Number() protoreflect.EnumNumber {
@@ -660,7 +715,7 @@ func (x FireOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FireOutcome.Descriptor instead.
 func (FireOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{10}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{11}
 }
 
 type RetryPolicy struct {
@@ -1961,9 +2016,11 @@ type TaskRow struct {
 	ReviewCause         EndCause               `protobuf:"varint,41,opt,name=review_cause,json=reviewCause,proto3,enum=pulse.v1.EndCause" json:"review_cause,omitempty"` // why it is in NEEDS_REVIEW
 	EventIndex          uint64                 `protobuf:"varint,42,opt,name=event_index,json=eventIndex,proto3" json:"event_index,omitempty"`                           // its last commit in the feed, by (index, place)
 	EventPlace          uint32                 `protobuf:"varint,43,opt,name=event_place,json=eventPlace,proto3" json:"event_place,omitempty"`
-	ScheduleId          []byte                 `protobuf:"bytes,44,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`       // the schedule whose run it is
-	NominalAtUs         int64                  `protobuf:"varint,45,opt,name=nominal_at_us,json=nominalAtUs,proto3" json:"nominal_at_us,omitempty"` // of a schedule's run: the time it is for
-	Traced              bool                   `protobuf:"varint,60,opt,name=traced,proto3" json:"traced,omitempty"`                                // there is a TraceContext of the task
+	ScheduleId          []byte                 `protobuf:"bytes,44,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`             // the schedule whose run it is
+	NominalAtUs         int64                  `protobuf:"varint,45,opt,name=nominal_at_us,json=nominalAtUs,proto3" json:"nominal_at_us,omitempty"`       // of a schedule's run: the time it is for
+	ReviewSinceUs       int64                  `protobuf:"varint,46,opt,name=review_since_us,json=reviewSinceUs,proto3" json:"review_since_us,omitempty"` // while in NEEDS_REVIEW: since when
+	Decision            *Decision              `protobuf:"bytes,47,opt,name=decision,proto3" json:"decision,omitempty"`                                   // the last one
+	Traced              bool                   `protobuf:"varint,60,opt,name=traced,proto3" json:"traced,omitempty"`                                      // there is a TraceContext of the task
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -2313,11 +2370,102 @@ func (x *TaskRow) GetNominalAtUs() int64 {
 	return 0
 }
 
+func (x *TaskRow) GetReviewSinceUs() int64 {
+	if x != nil {
+		return x.ReviewSinceUs
+	}
+	return 0
+}
+
+func (x *TaskRow) GetDecision() *Decision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
 func (x *TaskRow) GetTraced() bool {
 	if x != nil {
 		return x.Traced
 	}
 	return false
+}
+
+// Decision is what somebody, not a worker, decided about a task, and why.
+type Decision struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Review        ReviewDecision         `protobuf:"varint,1,opt,name=review,proto3,enum=pulse.v1.ReviewDecision" json:"review,omitempty"` // UNSPECIFIED: that it be cancelled
+	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`                                       // principal
+	ByName        string                 `protobuf:"bytes,3,opt,name=by_name,json=byName,proto3" json:"by_name,omitempty"`                 // of its access token
+	AtUs          int64                  `protobuf:"varint,4,opt,name=at_us,json=atUs,proto3" json:"at_us,omitempty"`
+	Note          string                 `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Decision) Reset() {
+	*x = Decision{}
+	mi := &file_pulse_v1_state_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Decision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Decision) ProtoMessage() {}
+
+func (x *Decision) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_state_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Decision.ProtoReflect.Descriptor instead.
+func (*Decision) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Decision) GetReview() ReviewDecision {
+	if x != nil {
+		return x.Review
+	}
+	return ReviewDecision_REVIEW_DECISION_UNSPECIFIED
+}
+
+func (x *Decision) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Decision) GetByName() string {
+	if x != nil {
+		return x.ByName
+	}
+	return ""
+}
+
+func (x *Decision) GetAtUs() int64 {
+	if x != nil {
+		return x.AtUs
+	}
+	return 0
+}
+
+func (x *Decision) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
 }
 
 // TraceContext is W3C Trace Context. It serves transport alone: it has a row of
@@ -2333,7 +2481,7 @@ type TraceContext struct {
 
 func (x *TraceContext) Reset() {
 	*x = TraceContext{}
-	mi := &file_pulse_v1_state_proto_msgTypes[14]
+	mi := &file_pulse_v1_state_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2493,7 @@ func (x *TraceContext) String() string {
 func (*TraceContext) ProtoMessage() {}
 
 func (x *TraceContext) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[14]
+	mi := &file_pulse_v1_state_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2358,7 +2506,7 @@ func (x *TraceContext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceContext.ProtoReflect.Descriptor instead.
 func (*TraceContext) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{14}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TraceContext) GetParent() string {
@@ -2410,7 +2558,7 @@ type AttemptRow struct {
 
 func (x *AttemptRow) Reset() {
 	*x = AttemptRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[15]
+	mi := &file_pulse_v1_state_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2422,7 +2570,7 @@ func (x *AttemptRow) String() string {
 func (*AttemptRow) ProtoMessage() {}
 
 func (x *AttemptRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[15]
+	mi := &file_pulse_v1_state_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2435,7 +2583,7 @@ func (x *AttemptRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptRow.ProtoReflect.Descriptor instead.
 func (*AttemptRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{15}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AttemptRow) GetFormat() uint32 {
@@ -2648,7 +2796,7 @@ type ReceiptRow struct {
 
 func (x *ReceiptRow) Reset() {
 	*x = ReceiptRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[16]
+	mi := &file_pulse_v1_state_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2808,7 @@ func (x *ReceiptRow) String() string {
 func (*ReceiptRow) ProtoMessage() {}
 
 func (x *ReceiptRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[16]
+	mi := &file_pulse_v1_state_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2821,7 @@ func (x *ReceiptRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiptRow.ProtoReflect.Descriptor instead.
 func (*ReceiptRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{16}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReceiptRow) GetFormat() uint32 {
@@ -2779,7 +2927,7 @@ type EvidenceRow struct {
 
 func (x *EvidenceRow) Reset() {
 	*x = EvidenceRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[17]
+	mi := &file_pulse_v1_state_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2791,7 +2939,7 @@ func (x *EvidenceRow) String() string {
 func (*EvidenceRow) ProtoMessage() {}
 
 func (x *EvidenceRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[17]
+	mi := &file_pulse_v1_state_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2804,7 +2952,7 @@ func (x *EvidenceRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvidenceRow.ProtoReflect.Descriptor instead.
 func (*EvidenceRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{17}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EvidenceRow) GetFormat() uint32 {
@@ -2914,7 +3062,7 @@ type InstanceRow struct {
 
 func (x *InstanceRow) Reset() {
 	*x = InstanceRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[18]
+	mi := &file_pulse_v1_state_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2926,7 +3074,7 @@ func (x *InstanceRow) String() string {
 func (*InstanceRow) ProtoMessage() {}
 
 func (x *InstanceRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[18]
+	mi := &file_pulse_v1_state_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2939,7 +3087,7 @@ func (x *InstanceRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceRow.ProtoReflect.Descriptor instead.
 func (*InstanceRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{18}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *InstanceRow) GetFormat() uint32 {
@@ -3201,7 +3349,7 @@ type GatewayRow struct {
 
 func (x *GatewayRow) Reset() {
 	*x = GatewayRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[19]
+	mi := &file_pulse_v1_state_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3361,7 @@ func (x *GatewayRow) String() string {
 func (*GatewayRow) ProtoMessage() {}
 
 func (x *GatewayRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[19]
+	mi := &file_pulse_v1_state_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3374,7 @@ func (x *GatewayRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayRow.ProtoReflect.Descriptor instead.
 func (*GatewayRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{19}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GatewayRow) GetFormat() uint32 {
@@ -3288,7 +3436,7 @@ type KeyRow struct {
 
 func (x *KeyRow) Reset() {
 	*x = KeyRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[20]
+	mi := &file_pulse_v1_state_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3300,7 +3448,7 @@ func (x *KeyRow) String() string {
 func (*KeyRow) ProtoMessage() {}
 
 func (x *KeyRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[20]
+	mi := &file_pulse_v1_state_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3313,7 +3461,7 @@ func (x *KeyRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRow.ProtoReflect.Descriptor instead.
 func (*KeyRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{20}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *KeyRow) GetFormat() uint32 {
@@ -3389,7 +3537,7 @@ type IdempotencyRow struct {
 
 func (x *IdempotencyRow) Reset() {
 	*x = IdempotencyRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[21]
+	mi := &file_pulse_v1_state_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3401,7 +3549,7 @@ func (x *IdempotencyRow) String() string {
 func (*IdempotencyRow) ProtoMessage() {}
 
 func (x *IdempotencyRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[21]
+	mi := &file_pulse_v1_state_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3414,7 +3562,7 @@ func (x *IdempotencyRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdempotencyRow.ProtoReflect.Descriptor instead.
 func (*IdempotencyRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{21}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *IdempotencyRow) GetFormat() uint32 {
@@ -3485,7 +3633,7 @@ type CronFields struct {
 
 func (x *CronFields) Reset() {
 	*x = CronFields{}
-	mi := &file_pulse_v1_state_proto_msgTypes[22]
+	mi := &file_pulse_v1_state_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +3645,7 @@ func (x *CronFields) String() string {
 func (*CronFields) ProtoMessage() {}
 
 func (x *CronFields) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[22]
+	mi := &file_pulse_v1_state_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3510,7 +3658,7 @@ func (x *CronFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CronFields.ProtoReflect.Descriptor instead.
 func (*CronFields) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{22}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CronFields) GetSeconds() uint64 {
@@ -3594,7 +3742,7 @@ type TaskTemplate struct {
 
 func (x *TaskTemplate) Reset() {
 	*x = TaskTemplate{}
-	mi := &file_pulse_v1_state_proto_msgTypes[23]
+	mi := &file_pulse_v1_state_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3606,7 +3754,7 @@ func (x *TaskTemplate) String() string {
 func (*TaskTemplate) ProtoMessage() {}
 
 func (x *TaskTemplate) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[23]
+	mi := &file_pulse_v1_state_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3619,7 +3767,7 @@ func (x *TaskTemplate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskTemplate.ProtoReflect.Descriptor instead.
 func (*TaskTemplate) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{23}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TaskTemplate) GetQueue() string {
@@ -3747,7 +3895,7 @@ type ScheduleSpec struct {
 
 func (x *ScheduleSpec) Reset() {
 	*x = ScheduleSpec{}
-	mi := &file_pulse_v1_state_proto_msgTypes[24]
+	mi := &file_pulse_v1_state_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +3907,7 @@ func (x *ScheduleSpec) String() string {
 func (*ScheduleSpec) ProtoMessage() {}
 
 func (x *ScheduleSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[24]
+	mi := &file_pulse_v1_state_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +3920,7 @@ func (x *ScheduleSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleSpec.ProtoReflect.Descriptor instead.
 func (*ScheduleSpec) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{24}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ScheduleSpec) GetCron() string {
@@ -3882,7 +4030,7 @@ type ScheduleRow struct {
 
 func (x *ScheduleRow) Reset() {
 	*x = ScheduleRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[25]
+	mi := &file_pulse_v1_state_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3894,7 +4042,7 @@ func (x *ScheduleRow) String() string {
 func (*ScheduleRow) ProtoMessage() {}
 
 func (x *ScheduleRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[25]
+	mi := &file_pulse_v1_state_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3907,7 +4055,7 @@ func (x *ScheduleRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleRow.ProtoReflect.Descriptor instead.
 func (*ScheduleRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{25}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ScheduleRow) GetFormat() uint32 {
@@ -4081,7 +4229,7 @@ type ScheduleFire struct {
 
 func (x *ScheduleFire) Reset() {
 	*x = ScheduleFire{}
-	mi := &file_pulse_v1_state_proto_msgTypes[26]
+	mi := &file_pulse_v1_state_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4093,7 +4241,7 @@ func (x *ScheduleFire) String() string {
 func (*ScheduleFire) ProtoMessage() {}
 
 func (x *ScheduleFire) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[26]
+	mi := &file_pulse_v1_state_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4106,7 +4254,7 @@ func (x *ScheduleFire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleFire.ProtoReflect.Descriptor instead.
 func (*ScheduleFire) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{26}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ScheduleFire) GetNominalUs() int64 {
@@ -4180,7 +4328,7 @@ type ZoneRow struct {
 
 func (x *ZoneRow) Reset() {
 	*x = ZoneRow{}
-	mi := &file_pulse_v1_state_proto_msgTypes[27]
+	mi := &file_pulse_v1_state_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4192,7 +4340,7 @@ func (x *ZoneRow) String() string {
 func (*ZoneRow) ProtoMessage() {}
 
 func (x *ZoneRow) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_state_proto_msgTypes[27]
+	mi := &file_pulse_v1_state_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4205,7 +4353,7 @@ func (x *ZoneRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneRow.ProtoReflect.Descriptor instead.
 func (*ZoneRow) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_state_proto_rawDescGZIP(), []int{27}
+	return file_pulse_v1_state_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ZoneRow) GetFormat() uint32 {
@@ -4380,7 +4528,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\rcreated_at_us\x18\b \x01(\x03R\vcreatedAtUs\x12\"\n" +
 	"\rupdated_at_us\x18\t \x01(\x03R\vupdatedAtUs\x12\"\n" +
 	"\rdeleted_at_us\x18\n" +
-	" \x01(\x03R\vdeletedAtUs\"\xad\r\n" +
+	" \x01(\x03R\vdeletedAtUs\"\x85\x0e\n" +
 	"\aTaskRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12!\n" +
@@ -4432,8 +4580,16 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"eventPlace\x12\x1f\n" +
 	"\vschedule_id\x18, \x01(\fR\n" +
 	"scheduleId\x12\"\n" +
-	"\rnominal_at_us\x18- \x01(\x03R\vnominalAtUs\x12\x16\n" +
-	"\x06traced\x18< \x01(\bR\x06traced\"<\n" +
+	"\rnominal_at_us\x18- \x01(\x03R\vnominalAtUs\x12&\n" +
+	"\x0freview_since_us\x18. \x01(\x03R\rreviewSinceUs\x12.\n" +
+	"\bdecision\x18/ \x01(\v2\x12.pulse.v1.DecisionR\bdecision\x12\x16\n" +
+	"\x06traced\x18< \x01(\bR\x06traced\"\x8e\x01\n" +
+	"\bDecision\x120\n" +
+	"\x06review\x18\x01 \x01(\x0e2\x18.pulse.v1.ReviewDecisionR\x06review\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12\x17\n" +
+	"\aby_name\x18\x03 \x01(\tR\x06byName\x12\x13\n" +
+	"\x05at_us\x18\x04 \x01(\x03R\x04atUs\x12\x12\n" +
+	"\x04note\x18\x05 \x01(\tR\x04note\"<\n" +
 	"\fTraceContext\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\tR\x06parent\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\"\x9f\a\n" +
@@ -4703,7 +4859,13 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\x17END_CAUSE_UNDELIVERABLE\x10\x06\x12\x1d\n" +
 	"\x19END_CAUSE_UNKNOWN_OUTCOME\x10\a\x12\x1f\n" +
 	"\x1bEND_CAUSE_UNCERTAIN_FAILURE\x10\b\x12\x16\n" +
-	"\x12END_CAUSE_RESTORED\x10\t*f\n" +
+	"\x12END_CAUSE_RESTORED\x10\t*\xa6\x01\n" +
+	"\x0eReviewDecision\x12\x1f\n" +
+	"\x1bREVIEW_DECISION_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19REVIEW_DECISION_SUCCEEDED\x10\x01\x12\x1a\n" +
+	"\x16REVIEW_DECISION_FAILED\x10\x02\x12\x1d\n" +
+	"\x19REVIEW_DECISION_CANCELLED\x10\x03\x12\x19\n" +
+	"\x15REVIEW_DECISION_RETRY\x10\x04*f\n" +
 	"\tOperation\x12\x19\n" +
 	"\x15OPERATION_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOPERATION_START\x10\x01\x12\x13\n" +
@@ -4746,8 +4908,8 @@ func file_pulse_v1_state_proto_rawDescGZIP() []byte {
 	return file_pulse_v1_state_proto_rawDescData
 }
 
-var file_pulse_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_pulse_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_pulse_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
+var file_pulse_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_pulse_v1_state_proto_goTypes = []any{
 	(TaskState)(0),         // 0: pulse.v1.TaskState
 	(AttemptState)(0),      // 1: pulse.v1.AttemptState
@@ -4755,73 +4917,77 @@ var file_pulse_v1_state_proto_goTypes = []any{
 	(WaitingReason)(0),     // 3: pulse.v1.WaitingReason
 	(Park)(0),              // 4: pulse.v1.Park
 	(EndCause)(0),          // 5: pulse.v1.EndCause
-	(Operation)(0),         // 6: pulse.v1.Operation
-	(Disposition)(0),       // 7: pulse.v1.Disposition
-	(Outcome)(0),           // 8: pulse.v1.Outcome
-	(Overlap)(0),           // 9: pulse.v1.Overlap
-	(FireOutcome)(0),       // 10: pulse.v1.FireOutcome
-	(*RetryPolicy)(nil),    // 11: pulse.v1.RetryPolicy
-	(*Capability)(nil),     // 12: pulse.v1.Capability
-	(*MetaRow)(nil),        // 13: pulse.v1.MetaRow
-	(*Opening)(nil),        // 14: pulse.v1.Opening
-	(*FeedPartition)(nil),  // 15: pulse.v1.FeedPartition
-	(*NamespaceRow)(nil),   // 16: pulse.v1.NamespaceRow
-	(*NamespaceQuota)(nil), // 17: pulse.v1.NamespaceQuota
-	(*NamespaceUsage)(nil), // 18: pulse.v1.NamespaceUsage
-	(*TokenRow)(nil),       // 19: pulse.v1.TokenRow
-	(*TokenGrant)(nil),     // 20: pulse.v1.TokenGrant
-	(*AuditRow)(nil),       // 21: pulse.v1.AuditRow
-	(*QueueSettings)(nil),  // 22: pulse.v1.QueueSettings
-	(*QueueRow)(nil),       // 23: pulse.v1.QueueRow
-	(*TaskRow)(nil),        // 24: pulse.v1.TaskRow
-	(*TraceContext)(nil),   // 25: pulse.v1.TraceContext
-	(*AttemptRow)(nil),     // 26: pulse.v1.AttemptRow
-	(*ReceiptRow)(nil),     // 27: pulse.v1.ReceiptRow
-	(*EvidenceRow)(nil),    // 28: pulse.v1.EvidenceRow
-	(*InstanceRow)(nil),    // 29: pulse.v1.InstanceRow
-	(*GatewayRow)(nil),     // 30: pulse.v1.GatewayRow
-	(*KeyRow)(nil),         // 31: pulse.v1.KeyRow
-	(*IdempotencyRow)(nil), // 32: pulse.v1.IdempotencyRow
-	(*CronFields)(nil),     // 33: pulse.v1.CronFields
-	(*TaskTemplate)(nil),   // 34: pulse.v1.TaskTemplate
-	(*ScheduleSpec)(nil),   // 35: pulse.v1.ScheduleSpec
-	(*ScheduleRow)(nil),    // 36: pulse.v1.ScheduleRow
-	(*ScheduleFire)(nil),   // 37: pulse.v1.ScheduleFire
-	(*ZoneRow)(nil),        // 38: pulse.v1.ZoneRow
+	(ReviewDecision)(0),    // 6: pulse.v1.ReviewDecision
+	(Operation)(0),         // 7: pulse.v1.Operation
+	(Disposition)(0),       // 8: pulse.v1.Disposition
+	(Outcome)(0),           // 9: pulse.v1.Outcome
+	(Overlap)(0),           // 10: pulse.v1.Overlap
+	(FireOutcome)(0),       // 11: pulse.v1.FireOutcome
+	(*RetryPolicy)(nil),    // 12: pulse.v1.RetryPolicy
+	(*Capability)(nil),     // 13: pulse.v1.Capability
+	(*MetaRow)(nil),        // 14: pulse.v1.MetaRow
+	(*Opening)(nil),        // 15: pulse.v1.Opening
+	(*FeedPartition)(nil),  // 16: pulse.v1.FeedPartition
+	(*NamespaceRow)(nil),   // 17: pulse.v1.NamespaceRow
+	(*NamespaceQuota)(nil), // 18: pulse.v1.NamespaceQuota
+	(*NamespaceUsage)(nil), // 19: pulse.v1.NamespaceUsage
+	(*TokenRow)(nil),       // 20: pulse.v1.TokenRow
+	(*TokenGrant)(nil),     // 21: pulse.v1.TokenGrant
+	(*AuditRow)(nil),       // 22: pulse.v1.AuditRow
+	(*QueueSettings)(nil),  // 23: pulse.v1.QueueSettings
+	(*QueueRow)(nil),       // 24: pulse.v1.QueueRow
+	(*TaskRow)(nil),        // 25: pulse.v1.TaskRow
+	(*Decision)(nil),       // 26: pulse.v1.Decision
+	(*TraceContext)(nil),   // 27: pulse.v1.TraceContext
+	(*AttemptRow)(nil),     // 28: pulse.v1.AttemptRow
+	(*ReceiptRow)(nil),     // 29: pulse.v1.ReceiptRow
+	(*EvidenceRow)(nil),    // 30: pulse.v1.EvidenceRow
+	(*InstanceRow)(nil),    // 31: pulse.v1.InstanceRow
+	(*GatewayRow)(nil),     // 32: pulse.v1.GatewayRow
+	(*KeyRow)(nil),         // 33: pulse.v1.KeyRow
+	(*IdempotencyRow)(nil), // 34: pulse.v1.IdempotencyRow
+	(*CronFields)(nil),     // 35: pulse.v1.CronFields
+	(*TaskTemplate)(nil),   // 36: pulse.v1.TaskTemplate
+	(*ScheduleSpec)(nil),   // 37: pulse.v1.ScheduleSpec
+	(*ScheduleRow)(nil),    // 38: pulse.v1.ScheduleRow
+	(*ScheduleFire)(nil),   // 39: pulse.v1.ScheduleFire
+	(*ZoneRow)(nil),        // 40: pulse.v1.ZoneRow
 }
 var file_pulse_v1_state_proto_depIdxs = []int32{
-	14, // 0: pulse.v1.MetaRow.openings:type_name -> pulse.v1.Opening
-	15, // 1: pulse.v1.MetaRow.feed:type_name -> pulse.v1.FeedPartition
-	17, // 2: pulse.v1.NamespaceRow.quota:type_name -> pulse.v1.NamespaceQuota
-	18, // 3: pulse.v1.NamespaceRow.usage:type_name -> pulse.v1.NamespaceUsage
-	20, // 4: pulse.v1.TokenRow.grants:type_name -> pulse.v1.TokenGrant
-	11, // 5: pulse.v1.QueueSettings.default_retry:type_name -> pulse.v1.RetryPolicy
-	22, // 6: pulse.v1.QueueRow.settings:type_name -> pulse.v1.QueueSettings
+	15, // 0: pulse.v1.MetaRow.openings:type_name -> pulse.v1.Opening
+	16, // 1: pulse.v1.MetaRow.feed:type_name -> pulse.v1.FeedPartition
+	18, // 2: pulse.v1.NamespaceRow.quota:type_name -> pulse.v1.NamespaceQuota
+	19, // 3: pulse.v1.NamespaceRow.usage:type_name -> pulse.v1.NamespaceUsage
+	21, // 4: pulse.v1.TokenRow.grants:type_name -> pulse.v1.TokenGrant
+	12, // 5: pulse.v1.QueueSettings.default_retry:type_name -> pulse.v1.RetryPolicy
+	23, // 6: pulse.v1.QueueRow.settings:type_name -> pulse.v1.QueueSettings
 	0,  // 7: pulse.v1.TaskRow.state:type_name -> pulse.v1.TaskState
 	2,  // 8: pulse.v1.TaskRow.recovery_safety:type_name -> pulse.v1.RecoverySafety
-	11, // 9: pulse.v1.TaskRow.retry:type_name -> pulse.v1.RetryPolicy
+	12, // 9: pulse.v1.TaskRow.retry:type_name -> pulse.v1.RetryPolicy
 	4,  // 10: pulse.v1.TaskRow.park:type_name -> pulse.v1.Park
 	5,  // 11: pulse.v1.TaskRow.review_cause:type_name -> pulse.v1.EndCause
-	1,  // 12: pulse.v1.AttemptRow.state:type_name -> pulse.v1.AttemptState
-	5,  // 13: pulse.v1.AttemptRow.end_cause:type_name -> pulse.v1.EndCause
-	6,  // 14: pulse.v1.ReceiptRow.operation:type_name -> pulse.v1.Operation
-	0,  // 15: pulse.v1.ReceiptRow.task_state:type_name -> pulse.v1.TaskState
-	1,  // 16: pulse.v1.ReceiptRow.attempt_state:type_name -> pulse.v1.AttemptState
-	7,  // 17: pulse.v1.ReceiptRow.disposition:type_name -> pulse.v1.Disposition
-	8,  // 18: pulse.v1.EvidenceRow.outcome:type_name -> pulse.v1.Outcome
-	12, // 19: pulse.v1.InstanceRow.capabilities:type_name -> pulse.v1.Capability
-	2,  // 20: pulse.v1.TaskTemplate.recovery_safety:type_name -> pulse.v1.RecoverySafety
-	33, // 21: pulse.v1.ScheduleSpec.fields:type_name -> pulse.v1.CronFields
-	9,  // 22: pulse.v1.ScheduleSpec.overlap:type_name -> pulse.v1.Overlap
-	34, // 23: pulse.v1.ScheduleSpec.task:type_name -> pulse.v1.TaskTemplate
-	35, // 24: pulse.v1.ScheduleRow.spec:type_name -> pulse.v1.ScheduleSpec
-	37, // 25: pulse.v1.ScheduleRow.recent:type_name -> pulse.v1.ScheduleFire
-	10, // 26: pulse.v1.ScheduleFire.outcome:type_name -> pulse.v1.FireOutcome
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	26, // 12: pulse.v1.TaskRow.decision:type_name -> pulse.v1.Decision
+	6,  // 13: pulse.v1.Decision.review:type_name -> pulse.v1.ReviewDecision
+	1,  // 14: pulse.v1.AttemptRow.state:type_name -> pulse.v1.AttemptState
+	5,  // 15: pulse.v1.AttemptRow.end_cause:type_name -> pulse.v1.EndCause
+	7,  // 16: pulse.v1.ReceiptRow.operation:type_name -> pulse.v1.Operation
+	0,  // 17: pulse.v1.ReceiptRow.task_state:type_name -> pulse.v1.TaskState
+	1,  // 18: pulse.v1.ReceiptRow.attempt_state:type_name -> pulse.v1.AttemptState
+	8,  // 19: pulse.v1.ReceiptRow.disposition:type_name -> pulse.v1.Disposition
+	9,  // 20: pulse.v1.EvidenceRow.outcome:type_name -> pulse.v1.Outcome
+	13, // 21: pulse.v1.InstanceRow.capabilities:type_name -> pulse.v1.Capability
+	2,  // 22: pulse.v1.TaskTemplate.recovery_safety:type_name -> pulse.v1.RecoverySafety
+	35, // 23: pulse.v1.ScheduleSpec.fields:type_name -> pulse.v1.CronFields
+	10, // 24: pulse.v1.ScheduleSpec.overlap:type_name -> pulse.v1.Overlap
+	36, // 25: pulse.v1.ScheduleSpec.task:type_name -> pulse.v1.TaskTemplate
+	37, // 26: pulse.v1.ScheduleRow.spec:type_name -> pulse.v1.ScheduleSpec
+	39, // 27: pulse.v1.ScheduleRow.recent:type_name -> pulse.v1.ScheduleFire
+	11, // 28: pulse.v1.ScheduleFire.outcome:type_name -> pulse.v1.FireOutcome
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_pulse_v1_state_proto_init() }
@@ -4829,14 +4995,14 @@ func file_pulse_v1_state_proto_init() {
 	if File_pulse_v1_state_proto != nil {
 		return
 	}
-	file_pulse_v1_state_proto_msgTypes[23].OneofWrappers = []any{}
+	file_pulse_v1_state_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pulse_v1_state_proto_rawDesc), len(file_pulse_v1_state_proto_rawDesc)),
-			NumEnums:      11,
-			NumMessages:   28,
+			NumEnums:      12,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
