@@ -36,6 +36,7 @@ type activity struct {
 	moments [activitySteps]moment   // place: number modulo length
 	kept    int                     // steps in all moments
 	last    map[ID]depth            // of queues, after their last commit
+	gone    map[ID]gone             // queues that were deleted and have steps
 	heard   map[string]map[ID]int64 // by gateway, then instance: when its last frame arrived
 }
 
@@ -43,6 +44,13 @@ type activity struct {
 type moment struct {
 	number int64 // time / activityStepUs
 	queues map[ID]*activityStep
+}
+
+// gone is a queue that was deleted. What it did is still a part of what its
+// namespace did, until that is long ago.
+type gone struct {
+	namespace ID
+	number    int64 // of the step it was deleted in
 }
 
 // depth is how many tasks of a queue wait and how many are with workers.
@@ -63,7 +71,7 @@ type counts struct {
 
 // newActivity begins to count at what the state is.
 func newActivity(s *state.State) *activity {
-	a := &activity{since: s.Meta().ClockUs, last: map[ID]depth{}, heard: map[string]map[ID]int64{}}
+	a := &activity{since: s.Meta().ClockUs, last: map[ID]depth{}, gone: map[ID]gone{}, heard: map[string]map[ID]int64{}}
 	for _, n := range s.Namespaces() {
 		for _, q := range s.Queues(ID(n.Row.Id)) {
 			a.last[q.ID()] = depth{q.Waiting, q.Active}
@@ -90,7 +98,7 @@ func (a *activity) note(s *state.State, e *pb.Entry, o Outcome) {
 			}
 		case pb.Aggregate_AGGREGATE_QUEUE:
 			if ev.Deleted {
-				a.forget(ID(ev.AggregateId))
+				a.forget(ID(ev.AggregateId), ID(ev.NamespaceId), o.Time)
 			}
 		default: // what workers and namespaces do is state enough
 		}
@@ -123,6 +131,11 @@ func (a *activity) step(q *state.Queue, now int64) *activityStep {
 	if m.number != number {
 		a.drop(m)
 		*m = moment{number: number, queues: map[ID]*activityStep{}}
+		for id, g := range a.gone { // order-free: each for itself
+			if g.number <= number-activitySteps {
+				delete(a.gone, id)
+			}
+		}
 	}
 	step := m.queues[id]
 	if step == nil {
@@ -160,13 +173,13 @@ func (a *activity) drop(m *moment) {
 	*m = moment{}
 }
 
-// forget drops a queue that is no more.
-func (a *activity) forget(id ID) {
+// forget counts no more for a queue that is deleted. It held nothing at its end.
+func (a *activity) forget(id, namespace ID, now int64) {
 	delete(a.last, id)
-	for _, m := range a.moments {
-		if m.queues[id] != nil {
-			delete(m.queues, id)
-			a.kept--
+	for i := range a.moments {
+		if a.moments[i].queues[id] != nil {
+			a.gone[id] = gone{namespace, now / activityStepUs}
+			return
 		}
 	}
 }

@@ -119,7 +119,7 @@ func TestActivityRemembersWhatHappenedAndHowThingsStood(t *testing.T) {
 func TestThePastOfAllQueuesIsBounded(t *testing.T) {
 	t.Parallel()
 	const queues, first = 1000, 1000
-	a := &activity{since: 5e6, last: map[ID]depth{}}
+	a := &activity{since: 5e6, last: map[ID]depth{}, gone: map[ID]gone{}}
 	var all []*state.Queue
 	for n := range queues {
 		id := binary.BigEndian.AppendUint64(make([]byte, 8), uint64(n))
@@ -157,10 +157,38 @@ func TestThePastOfAllQueuesIsBounded(t *testing.T) {
 			t.Errorf("step %d has %d of two queues", number, n)
 		}
 	}
-	for _, q := range all {
-		a.forget(q.ID())
+	end := int64(first + 2*activitySteps)
+	for _, q := range all[1:] {
+		a.forget(q.ID(), ID{}, end*activityStepUs)
 	}
-	if len(a.last) != 0 || a.kept != 0 || kept() != 0 {
-		t.Errorf("of queues that are gone %d steps are kept and %d counted", kept(), a.kept)
+	for number := end; number <= end+activitySteps; number++ {
+		a.step(all[0], number*activityStepUs)
+	}
+	if len(a.last) != 1 || len(a.gone) != 0 || a.kept != activitySteps || kept() != activitySteps {
+		t.Errorf("of queues that are gone for long %d steps are kept and %d counted, and %d are known", kept(), a.kept, len(a.gone))
+	}
+}
+
+// What a queue did was done, also when the queue is deleted.
+func TestADeletedQueueStaysInThePastOfItsNamespace(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	s.submit("a", nil)
+	s.apply()
+	s.cancel("T1")
+	s.say("delete the queue", &pb.Command{Body: &pb.Command_DeleteQueue{DeleteQueue: &pb.DeleteQueue{Name: DefaultName}}})
+	if res := s.apply(); res[0].Code != "" {
+		t.Fatal(res[0])
+	}
+	a := s.m.Query(&pb.Query{Namespace: DefaultName, Body: &pb.Query_GetActivity{GetActivity: &pb.GetActivity{}}}).GetActivity()
+	if l := a.Total.Lately; len(a.Queues) != 0 || l.Submitted != 1 || l.Cancelled != 1 {
+		t.Errorf("%d queues; lately %v", len(a.Queues), l)
+	}
+	cancelled := uint64(0)
+	for _, step := range a.Steps {
+		cancelled += step.Counts.Cancelled
+	}
+	if last := a.Steps[len(a.Steps)-1]; cancelled != 1 || last.Waiting != 0 || last.Active != 0 {
+		t.Errorf("%d cancelled; at the end %d wait and %d are with workers", cancelled, last.Waiting, last.Active)
 	}
 }

@@ -26,6 +26,13 @@ func (v *view) getActivity(b *pb.GetActivity) {
 	for i, q := range queues {
 		a.of[q.ID()] = out.Queues[i]
 	}
+	if b.Queue == "" { // the namespace did what its deleted queues did
+		for id, g := range v.activity.gone { // order-free: each for itself
+			if g.namespace == v.nsID() {
+				a.of[id] = &pb.QueueActivity{}
+			}
+		}
+	}
 	a.lately()
 	out.Steps = a.steps(queues)
 	for _, view := range out.Queues {
