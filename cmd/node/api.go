@@ -22,11 +22,19 @@ var _ httpapi.Cluster = clusterAPI{}
 // Status implements httpapi.Cluster.
 func (c clusterAPI) Status(ctx context.Context) httpapi.NodeStatus {
 	s := c.status(ctx)
+	// One kind of number for all: after a restore the log's own would look like a
+	// state that is far ahead of its log.
+	number := func(index uint64) httpapi.Number {
+		if index == 0 {
+			return 0 // none
+		}
+		return httpapi.Number(s.FenceBase + index)
+	}
 	out := httpapi.NodeStatus{
 		ID: s.ID, Version: c.cfg.Version, Role: strings.ToLower(s.State), Term: httpapi.Number(s.Term),
 		LeaderID: s.LeaderID, LeaderAddress: s.LeaderAddress, Ready: s.Ready, NotReady: s.NotReady,
-		AppliedIndex: httpapi.Number(s.FenceBase + s.AppliedIndex), CommitIndex: httpapi.Number(s.CommitIndex),
-		LastLogIndex: httpapi.Number(s.LastLogIndex), SnapshotIndex: httpapi.Number(s.SnapshotIndex),
+		AppliedIndex: number(s.AppliedIndex), CommitIndex: number(s.CommitIndex),
+		LastLogIndex: number(s.LastLogIndex), SnapshotIndex: number(s.SnapshotIndex),
 		SnapshotAt:   httpapi.TimeOf(s.SnapshotAt),
 		ClusterClock: httpapi.Time(s.ClusterClock.UnixMicro()), WallOffsetMs: s.WallOffset.Milliseconds(),
 		LastContactMs: s.LastContact.Milliseconds(),

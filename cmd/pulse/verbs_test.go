@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -713,4 +714,29 @@ func TestABackfillTellsEveryTime(t *testing.T) {
 		t.Error(out)
 	}
 	s.fails(exitFailed, "2 runs are not over, and the schedule's overlap policy does not let another begin; --allow-overlap lets it (conflict)", "schedule", "trigger", "hourly")
+}
+
+// The state of a restored cluster is not ahead of its log.
+func TestTheIndexesOfARestoredServerAreOfOneKind(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	dir := t.TempDir()
+	file, data := filepath.Join(dir, "pulse.backup"), filepath.Join(dir, "data")
+	s.ok("cluster", "backup", file)
+	s.ok("cluster", "restore", file, "--data", data)
+	first, stop := s.start("server", "--data", data, "--http", "127.0.0.1:0", "-o", "jsonl", "--log-level", "warn")
+	defer stop()
+	s.env["PULSE_ADDR"], _ = object(t, first)["url"].(string)
+	s.ok("task", "run", "echo") // it leads, and commits
+	node, _ := object(t, s.ok("cluster", "status", "-o", "json"))["node"].(map[string]any)
+	index := func(name string) uint64 {
+		n, err := strconv.ParseUint(fmt.Sprint(node[name]), 10, 64)
+		if err != nil {
+			t.Error(err)
+		}
+		return n
+	}
+	if applied, committed, snapshot := index("applied_index"), index("commit_index"), index("snapshot_index"); applied > committed || snapshot > applied || applied-snapshot > 1000 {
+		t.Errorf("applied to %d, committed to %d, snapshot at %d", applied, committed, snapshot)
+	}
 }

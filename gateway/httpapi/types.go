@@ -914,10 +914,10 @@ type NodeStatus struct {
 	SourceID      string         `json:"source_id,omitempty" doc:"Of a gateway: the server that it hears of changes from and reads stale at; absent if none can be reached."`
 	Ready         bool           `json:"ready"`
 	NotReady      []string       `json:"not_ready,omitempty" nullable:"false"`
-	AppliedIndex  Number         `json:"applied_index" doc:"As clients see it; the three below are the log's own."`
+	AppliedIndex  Number         `json:"applied_index" doc:"These four are log indexes as clients see them, as X-Pulse-Index is: with the fence base of the cluster."`
 	CommitIndex   Number         `json:"commit_index"`
 	LastLogIndex  Number         `json:"last_log_index"`
-	SnapshotIndex Number         `json:"snapshot_index"`
+	SnapshotIndex Number         `json:"snapshot_index" doc:"Of the newest snapshot; 0 if there is none."`
 	SnapshotAt    Time           `json:"snapshot_at,omitempty" doc:"Cluster clock of the newest snapshot; absent if there is none."`
 	Servers       []ServerStatus `json:"servers" nullable:"false"`
 	Duties        []DutyStatus   `json:"duties,omitempty" nullable:"false" doc:"Of the leader."`
