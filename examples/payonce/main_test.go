@@ -29,7 +29,8 @@ func TestACrashBetweenChargeAndReportChargesOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), pulsetest.Patience)
 	defer cancel()
 	c := server.Client()
-	if _, err := c.PutQueue(ctx, "payments", sdk.QueueSettings{LeaseDurationMillis: 1000}); err != nil {
+	// What the crash leaves is waited for that long; what is well has that long for it.
+	if _, err := c.PutQueue(ctx, "payments", sdk.QueueSettings{LeaseDurationMillis: 5000}); err != nil {
 		t.Fatal(err)
 	}
 	spec := sdk.TaskSpec{

@@ -184,13 +184,14 @@ func TestALeaseIsKeptLongerThanItLasts(t *testing.T) {
 	t.Parallel()
 	pulse := pulsetest.Start(t)
 	c, ctx := pulse.Client(), patience(t)
-	if _, err := c.PutQueue(ctx, "short", sdk.QueueSettings{LeaseDurationMillis: 2000, OfferDurationMillis: 2000}); err != nil {
+	// A busy machine has some seconds for each renewal.
+	if _, err := c.PutQueue(ctx, "short", sdk.QueueSettings{LeaseDurationMillis: 8000, OfferDurationMillis: 8000}); err != nil {
 		t.Fatal(err)
 	}
 	worker := pulse.Worker(sdk.WorkerOptions{Queue: "short"})
 	worker.Handle("slow", "1", "1", func(ctx context.Context, _ *sdk.Task) (any, error) {
 		select {
-		case <-time.After(5 * time.Second):
+		case <-time.After(12 * time.Second):
 			return "done", nil
 		case <-ctx.Done():
 			return nil, sdk.Unknown(context.Cause(ctx))
@@ -214,7 +215,7 @@ func TestAHandlerThatHangsLosesItsLeaseWithItsTimeout(t *testing.T) {
 	})
 	c, ctx := pulse.Client(), patience(t)
 	// A tenth of it is left for the handler's last word: enough on a busy machine.
-	task, err := c.Submit(ctx, sdk.TaskSpec{Handler: "hang", RecoverySafety: sdk.ReconcileOnly, Retry: sdk.Retry{AttemptTimeout: 8 * time.Second}})
+	task, err := c.Submit(ctx, sdk.TaskSpec{Handler: "hang", RecoverySafety: sdk.ReconcileOnly, Retry: sdk.Retry{AttemptTimeout: 20 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}

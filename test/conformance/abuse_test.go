@@ -222,8 +222,8 @@ func TestAbuseIsAnsweredAndLeavesTheProcessAsItWas(t *testing.T) {
 		t.Errorf("the heap has %d bytes, it had %d", after.heap, base.heap)
 	}
 	for i, c := range cases {
-		// A quiet machine takes a fifth of it at most.
-		if fastest[i] > pace*pace*50*time.Millisecond {
+		// A quiet machine takes 10 ms at most; what is not bounded takes many seconds.
+		if fastest[i] > pace*pace*time.Second {
 			t.Errorf("%s was answered after %s", c.name, fastest[i])
 		}
 	}
