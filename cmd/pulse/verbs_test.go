@@ -15,6 +15,7 @@ import (
 
 	"pulse/fsm/state"
 	"pulse/sdk"
+	"pulse/test/calm"
 )
 
 func TestARunIsSeenThroughAndItsNumbersKeepTheirText(t *testing.T) {
@@ -47,7 +48,7 @@ func TestARunThatDoesNotSucceedExitsWith1(t *testing.T) {
 	if r := s.run("task", "run", "fail", "--wait", "-o", "json"); r.code != exitFailed || object(t, r.out)["state"] != "FAILED" || r.err != "" {
 		t.Errorf("exit %d\n%s%s", r.code, r.out, r.err)
 	}
-	s.fails(exitFailed, "is not settled after", "task", "get", s.submit("nobody"), "--wait", "--timeout", "300ms")
+	s.fails(exitFailed, "is not settled after", "task", "get", s.submit("nobody"), "--wait", "--timeout", "3s")
 }
 
 // spaced writes values with a blank between any two.
@@ -172,7 +173,7 @@ func TestWhyTellsTheReasonAndTheWayOut(t *testing.T) {
 // WAITING.
 func (s shell) until(state, id string) {
 	s.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(calm.Patience)
 	for {
 		task := object(s.t, s.ok("task", "get", id, "-o", "json"))
 		if task["state"] == state && (state != "WAITING" || task["attempt_count"] != json.Number("0")) {
@@ -591,7 +592,7 @@ func TestABenchIsOneLineOfJSON(t *testing.T) {
 		}
 	}
 	sum = object(t, s.ok("bench", "--duration", "500ms", "--rate", "100", "--workers", "1", "--producers", "4"))
-	if v, err := sum["done"].(json.Number).Int64(); err != nil || v < 10 || v > 60 {
+	if v, err := sum["done"].(json.Number).Int64(); err != nil || v < 1 || v > 60 { // fewer on a slow machine, more on none
 		t.Errorf("%v done in half a second at 100 a second", sum["done"])
 	}
 	if out := s.ok("queue", "list", "-o", "jsonl"); strings.Count(out, "\n") != 1 {

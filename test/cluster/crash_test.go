@@ -61,6 +61,7 @@ func TestKillNineUnderLoad(t *testing.T) {
 		node.start()
 		t.Logf("kill %d: ready again after %s", n+1, node.ready(20*time.Second).Round(time.Millisecond))
 	}
+	w.enough(&submitted)
 	endLoad()
 	submitting.Wait()
 	w.settle(client, &submitted)
@@ -106,6 +107,19 @@ func (w *world) submit(ctx context.Context, client *sdk.Client, name int, submit
 	}
 }
 
+// tasksMin is how many tasks have to be acknowledged for a scenario to prove something.
+const tasksMin = 50
+
+// enough waits until there are that many, however slow the machine is.
+func (w *world) enough(submitted *sync.Map) {
+	w.t.Helper()
+	until(w.t, 30*time.Second, "there are enough tasks", func() (bool, string) {
+		n := 0
+		submitted.Range(func(_, _ any) bool { n++; return n < tasksMin })
+		return n >= tasksMin, fmt.Sprint(n)
+	})
+}
+
 // settle waits until every acknowledged task has come to rest, and reads it.
 func (w *world) settle(client *sdk.Client, submitted *sync.Map) {
 	w.t.Helper()
@@ -142,7 +156,7 @@ func (w *world) settle(client *sdk.Client, submitted *sync.Map) {
 		return true
 	})
 	w.t.Logf("%d acknowledged tasks: %v; the resource refused %d effects", total, counts, w.resource.refused)
-	if total < 50 {
+	if total < tasksMin {
 		w.t.Errorf("only %d tasks: this proved little", total)
 	}
 	if counts[string(sdk.StateSucceeded)] == 0 {
