@@ -40,6 +40,7 @@ type Node struct {
 	stores    *stores
 	snaps     *snapshotStore
 	transport raft.Transport
+	patient   *patient
 	guard     *guard // around transport; nil on a lone voter without a port
 	raft      *raft.Raft
 	applier   *applier
@@ -227,11 +228,17 @@ func (n *Node) startRaft(logger hclog.Logger) error {
 	if err := n.bootstrap(rc); err != nil {
 		return err
 	}
-	r, err := raft.NewRaft(rc, n.applier, n.stores.logs, n.stores.stable, n.snaps, n.transport)
+	var running atomic.Pointer[raft.Raft]
+	n.patient = newPatient(n.transport, func(term uint64) bool {
+		r := running.Load()
+		return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term
+	})
+	r, err := raft.NewRaft(rc, n.applier, n.stores.logs, n.stores.stable, n.snaps, n.patient)
 	if err != nil {
 		return fmt.Errorf("cluster: start raft: %w", err)
 	}
 	n.raft = r
+	running.Store(r)
 	return nil
 }
 
@@ -453,6 +460,7 @@ func (n *Node) Close(ctx context.Context) error {
 		}
 	}
 	n.stop()
+	n.patient.end()
 	if err := awaitAll(ctx, n.running.Wait); err != nil {
 		return fmt.Errorf("cluster: a duty does not end: %w", err)
 	}

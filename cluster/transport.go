@@ -261,7 +261,7 @@ func (s *streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (n
 	id, hostport := nameIn(address)
 	conn, err := net.DialTimeout("tcp", hostport, timeout)
 	if err != nil {
-		return nil, err
+		return nil, unreachable{err}
 	}
 	if s.secure != nil {
 		if conn, err = s.shake(conn, id, limit); err != nil {
