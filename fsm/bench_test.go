@@ -24,7 +24,7 @@ func BenchmarkLife(b *testing.B) {
 		name  string
 		width int
 		keyed bool
-	}{{"128", 128, false}, {"128-keyed", 128, true}, {"40-keyed", 40, true}} {
+	}{{"128", 128, false}, {"128-keyed", 128, true}, {"40-keyed", 40, true}, {"1-keyed", 1, true}} {
 		b.Run(c.name, func(b *testing.B) {
 			l := newLife(b)
 			l.width, l.keyed = c.width, c.keyed

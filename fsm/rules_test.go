@@ -3,11 +3,13 @@ package fsm
 import (
 	"bytes"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 
+	"pulse/fsm/state"
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
 )
@@ -365,6 +367,43 @@ func TestStoreSurvivesReopening(t *testing.T) {
 	due, ok := m.NextDue()
 	if !ok || due != storyStart+120_000_000 {
 		t.Errorf("next due %d %t", due-storyStart, ok)
+	}
+}
+
+// A restored state is the one that the next process opens, and the one before it
+// is gone from the disk.
+func TestARestoredStateSurvivesReopening(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	s.submit("a", nil).submit("b", nil).apply()
+	dir := t.TempDir()
+	if _, err := s.m.Checkpoint(filepath.Join(dir, "checkpoint")); err != nil {
+		t.Fatal(err)
+	}
+	var stream bytes.Buffer
+	if _, err := state.WriteStream(filepath.Join(dir, "checkpoint"), &stream); err != nil {
+		t.Fatal(err)
+	}
+	opt := Options{Dir: filepath.Join(dir, "other")}
+	m, err := Open(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Restore(&stream, 900); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if m, err = Open(opt); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close() }()
+	if m.AppliedIndex() != 900 || !bytes.Equal(m.StateHash(), s.m.StateHash()) {
+		t.Errorf("opened again it is at %d with state %x, want 900 and %x", m.AppliedIndex(), m.StateHash(), s.m.StateHash())
+	}
+	if stores, err := filepath.Glob(filepath.Join(opt.Dir, "store-*")); len(stores) != 1 || err != nil {
+		t.Errorf("stores on disk: %v %v", stores, err)
 	}
 }
 
