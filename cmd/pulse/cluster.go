@@ -136,8 +136,8 @@ func describeCluster(d *details, s *clusterStatus, members []*sdk.Member) {
 		if server.Address != "" && server.Address != server.ID {
 			role += " at " + server.Address
 		}
-		if at := slices.IndexFunc(members, func(m *sdk.Member) bool { return m.ID == server.ID }); at >= 0 && !members[at].Alive {
-			role += ", SILENT"
+		if at := slices.IndexFunc(members, func(m *sdk.Member) bool { return m.ID == server.ID }); at >= 0 && memberState(members[at]) != "alive" {
+			role += ", " + strings.ToUpper(memberState(members[at]))
 		}
 		d.putf("Server", "%s, %s", server.ID, role)
 	}
@@ -188,15 +188,22 @@ var memberColumns = []column[*sdk.Member]{
 	{"NODE", func(m *sdk.Member) string { return m.ID }},
 	{"ROLE", func(m *sdk.Member) string { return m.Role }},
 	{"LEADS", func(m *sdk.Member) string { return yes(m.Leader) }},
-	{"STATE", func(m *sdk.Member) string {
-		if m.Alive {
-			return "alive"
-		}
-		return "silent"
-	}},
+	{"STATE", memberState},
 	{"HTTP", func(m *sdk.Member) string { return m.HTTP }},
 	{"RAFT", func(m *sdk.Member) string { return m.Raft }},
 	{"VERSION", func(m *sdk.Member) string { return m.Version }},
+}
+
+// memberState says what is known of a node. Gossip takes some seconds to miss one
+// that has died; a server that does not say how far it is does not answer now.
+func memberState(m *sdk.Member) string {
+	switch {
+	case !m.Alive:
+		return "silent"
+	case m.AppliedIndex == nil && (m.Voter || m.Role == "learner"):
+		return "no answer"
+	}
+	return "alive"
 }
 
 func (a *app) clusterMembersCommand() *cobra.Command {
@@ -208,7 +215,8 @@ sees them; it answers without a leader too.
 
 A voter keeps the state and may lead. A learner keeps it and gets a vote when it keeps
 up. A gateway keeps none. A node that is outside is alive, and not or no longer a
-server of this cluster.`,
+server of this cluster. One that was heard of in the last seconds and gives no answer has
+died, or is cut off, or overloaded; one that is silent was missed by the others.`,
 		Example: "  pulse cluster members\n  pulse cluster members -o jsonl",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

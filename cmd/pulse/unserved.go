@@ -182,13 +182,13 @@ func leaderless(sights []sight) string {
 	}
 }
 
-// votes counts the voters, and those that are alive, and names the others.
+// votes counts the voters, and those that answer, and names the others.
 func votes(members []*sdk.Member) (voters, alive int, silent []string) {
 	for _, m := range members {
 		switch {
 		case !m.Voter:
 			continue
-		case m.Alive:
+		case memberState(m) == "alive":
 			alive++
 		default:
 			name := m.ID
@@ -202,11 +202,11 @@ func votes(members []*sdk.Member) (voters, alive int, silent []string) {
 	return voters, alive, silent
 }
 
-// quorum says how many voters are alive, and how many it takes.
+// quorum says how many voters answer, and how many it takes.
 func quorum(voters, alive int) string {
-	verb := "are"
+	verb := "answer"
 	if alive == 1 {
-		verb = "is"
+		verb = "answers"
 	}
-	return fmt.Sprintf("%d of %s %s alive, and a leader needs %d", alive, plural(voters, "voter"), verb, voters/2+1)
+	return fmt.Sprintf("%d of %s %s, and a leader needs %d", alive, plural(voters, "voter"), verb, voters/2+1)
 }

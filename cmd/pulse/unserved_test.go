@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -37,7 +38,14 @@ func leaderless1of3(t *testing.T, alive ...string) string {
 	mux.HandleFunc("/v1/cluster/members", func(w http.ResponseWriter, _ *http.Request) {
 		var members []string
 		for _, id := range []string{"node-1", "node-2", "node-3"} {
-			members = append(members, fmt.Sprintf(`{"id":%q,"role":"voter","voter":true,"raft":"%s:7402","alive":%t}`, id, id, strings.Contains(strings.Join(alive, " "), id)))
+			state := `"alive":true` // and gives no answer: the others have not missed it yet
+			switch {
+			case slices.Contains(alive, id):
+				state += `,"applied_index":"7"`
+			case id == "node-3":
+				state = `"alive":false`
+			}
+			members = append(members, fmt.Sprintf(`{"id":%q,"role":"voter","voter":true,"raft":"%s:7402",%s}`, id, id, state))
 		}
 		answer(w, http.StatusOK, "application/json", `{"members":[`+strings.Join(members, ",")+`]}`)
 	})
@@ -59,8 +67,8 @@ func TestWithoutALeaderItIsSaidWhoAnswersWhat(t *testing.T) {
 		ids   []string
 		words string
 	}{
-		{[]string{"node-1"}, "1 of 3 voters is alive, and a leader needs 2: start node-2 (node-2:7402) and node-3 (node-3:7402) again, as they were."},
-		{[]string{"node-1", "node-3"}, "2 of 3 voters are alive, and a leader needs 2: they should elect one within seconds."},
+		{[]string{"node-1"}, "1 of 3 voters answers, and a leader needs 2: start node-2 (node-2:7402) and node-3 (node-3:7402) again, as they were."},
+		{[]string{"node-1", "node-3"}, "2 of 3 voters answer, and a leader needs 2: they should elect one within seconds."},
 	} {
 		up, down := leaderless1of3(t, alive.ids...), nobody(t)
 		for _, verb := range []string{"task list", "task run echo", "queue pause default", "task watch 0199f3c2a1b87d4e9a0b1c2d3e4f5061", "cluster transfer"} {
@@ -84,7 +92,7 @@ func TestADeadServerIsNoLiveOneInTheStatus(t *testing.T) {
 	t.Parallel()
 	s := shell{t: t, env: map[string]string{"PULSE_ADDR": leaderless1of3(t, "node-1")}}
 	r := s.run("cluster", "status")
-	for _, words := range []string{"node-1, voter at node-1:7402\n", "node-2, voter at node-2:7402, SILENT\n", "1 of 3 voters is alive, and a leader needs 2: nothing is read or changed until then"} {
+	for _, words := range []string{"node-1, voter at node-1:7402\n", "node-2, voter at node-2:7402, NO ANSWER\n", "node-3, voter at node-3:7402, SILENT\n", "1 of 3 voters answers, and a leader needs 2: nothing is read or changed until then"} {
 		if r.code != exitFailed || !strings.Contains(r.out, words) {
 			t.Errorf("exit %d, no %q in\n%s%s", r.code, words, r.out, r.err)
 		}
