@@ -549,7 +549,7 @@ func startTrio(t *testing.T) *trio {
 	c := &trio{}
 	var servers []Server
 	for i := range 3 {
-		_, tr := raft.NewInmemTransport(raft.ServerAddress(fmt.Sprint("addr", i)))
+		_, tr := raft.NewInmemTransportWithTimeout(raft.ServerAddress(fmt.Sprint("addr", i)), raftTimeout)
 		c.network = append(c.network, tr)
 		servers = append(servers, Server{fmt.Sprint("n", i), fmt.Sprint("addr", i)})
 	}
@@ -687,7 +687,7 @@ func TestALaggingFollowerGetsASnapshot(t *testing.T) {
 	c := &trio{}
 	var servers []Server
 	for i := range 3 {
-		_, tr := raft.NewInmemTransport(raft.ServerAddress(fmt.Sprint("addr", i)))
+		_, tr := raft.NewInmemTransportWithTimeout(raft.ServerAddress(fmt.Sprint("addr", i)), raftTimeout)
 		c.network = append(c.network, tr)
 		servers = append(servers, Server{fmt.Sprint("n", i), fmt.Sprint("addr", i)})
 	}

@@ -18,6 +18,7 @@ import (
 	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
 	"pulse/schema/workerv1"
+	"pulse/test/calm"
 )
 
 // onSockets runs a gateway on real sockets; stop ends it.
@@ -49,7 +50,7 @@ func onSockets(tb testing.TB, state *state) (handler *Handler, hub *session.Hub,
 		return ws, err
 	}
 	return handler, hub, dial, func() {
-		deadline, done := context.WithTimeout(context.Background(), 20*time.Second)
+		deadline, done := context.WithTimeout(context.Background(), calm.Patience)
 		defer done()
 		handler.Shutdown(deadline)
 		_ = server.Close()
@@ -78,7 +79,7 @@ func TestAThousandWorkersLeaveNothingBehind(t *testing.T) {
 	handler, hub, dial, stop := onSockets(t, state)
 
 	cycle := func(i int) error {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), calm.Patience)
 		defer cancel()
 		ws, err := dial(ctx)
 		if err != nil {
@@ -167,7 +168,7 @@ func TestAThousandWorkersLeaveNothingBehind(t *testing.T) {
 	if n := handler.Connections().Open.Load(); n != 0 {
 		t.Errorf("%d connections are left", n)
 	}
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(calm.Patience)
 	for runtime.NumGoroutine() > base && time.Now().Before(deadline) {
 		runtime.Gosched()
 	}

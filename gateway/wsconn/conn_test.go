@@ -20,6 +20,7 @@ import (
 	"github.com/coder/websocket"
 
 	"pulse/gateway/internal/pipenet"
+	"pulse/test/calm"
 )
 
 const testProtocol = "test.v1"
@@ -948,7 +949,7 @@ func TestManyConnectionsLeaveNothingBehind(t *testing.T) {
 	if accepted := counters.Accepted.Load(); accepted != 1000 {
 		t.Errorf("%d connections were accepted, want 1000", accepted)
 	}
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(calm.Patience)
 	for runtime.NumGoroutine() > base && time.Now().Before(deadline) {
 		runtime.Gosched()
 	}
