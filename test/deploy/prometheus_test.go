@@ -3,6 +3,7 @@ package deploy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -129,8 +130,14 @@ type dashboard struct {
 		Title   string `json:"title"`
 		Grid    struct{ X, Y, W, H int }
 		Targets []struct {
-			Expr string `json:"expr"`
+			Expr   string `json:"expr"`
+			Legend string `json:"legendFormat"`
 		} `json:"targets"`
+		Field struct {
+			Defaults struct {
+				Unit string `json:"unit"`
+			} `json:"defaults"`
+		} `json:"fieldConfig"`
 	} `json:"panels"`
 	Templating struct {
 		List []struct {
@@ -140,6 +147,17 @@ type dashboard struct {
 	} `json:"templating"`
 }
 
+func board(t *testing.T) (d dashboard) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(read(t, files+"/grafana/pulse.json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// filled is an expression as Grafana sends it when everything is chosen.
+var filled = strings.NewReplacer("$__rate_interval", "1m", "$job", "pulse", "$namespace", ".*", "$queue", ".*")
+
 // expressions are all that alerts and dashboard ask, as a Prometheus takes it.
 func expressions(t *testing.T) map[string]string {
 	t.Helper()
@@ -147,11 +165,7 @@ func expressions(t *testing.T) map[string]string {
 	for _, a := range alerts(t) {
 		out["alert "+a.Alert] = a.Expr
 	}
-	var d dashboard
-	if err := json.Unmarshal([]byte(read(t, files+"/grafana/pulse.json")), &d); err != nil {
-		t.Fatal(err)
-	}
-	fill := strings.NewReplacer("$__rate_interval", "1m", "$job", "pulse", "$namespace", ".*", "$queue", ".*")
+	d := board(t)
 	seen := map[int]bool{}
 	for _, p := range d.Panels {
 		if seen[p.ID] {
@@ -162,7 +176,7 @@ func expressions(t *testing.T) map[string]string {
 			t.Errorf("panel %q asks nothing", p.Title)
 		}
 		for i, target := range p.Targets {
-			out[fmt.Sprintf("panel %s, %d", p.Title, i+1)] = fill.Replace(target.Expr)
+			out[fmt.Sprintf("panel %s, %d", p.Title, i+1)] = filled.Replace(target.Expr)
 		}
 	}
 	if len(out) < 60 {
@@ -331,6 +345,118 @@ func TestTheMetricsThatAreAskedForAreDocumented(t *testing.T) {
 			}
 			if !strings.Contains(page, "`"+name+"`") && !strings.Contains(page, "`"+base+"`") {
 				t.Errorf("%s asks for %s, which docs/metrics.md does not have", at, name)
+			}
+		}
+	}
+}
+
+// series is what an expression is answered with.
+type series struct {
+	Metric map[string]string
+	Value  [2]any
+}
+
+// numbers asks for an expression and returns the series that have a number, and what
+// is wrong with the answer, if anything is.
+func (p prometheus) numbers(ctx context.Context, expr string) ([]series, error) {
+	var answer struct{ Result []series }
+	if err := p.ask(ctx, "/api/v1/query", url.Values{"query": {expr}}, &answer); err != nil {
+		return nil, err
+	}
+	out := slices.DeleteFunc(answer.Result, func(s series) bool { return s.Value[1] == "NaN" })
+	if len(out) == 0 {
+		return nil, fmt.Errorf("of %d series none has a number", len(answer.Result))
+	}
+	return out, nil
+}
+
+// A node with work of every kind is looked at through each panel of the dashboard:
+// each shows a number, and each of its lines is told from the others by a label that
+// there is.
+func TestEveryPanelShowsSomething(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
+	defer cancel()
+	pulse := pulsetest.Start(t)
+	p := startPrometheus(t, strings.TrimPrefix(pulse.Addr(), "http://"))
+	pulse.Handle("work", "1", "1", func(context.Context, *sdk.Task) (any, error) { return nil, nil })
+	pulse.Handle("forget", "1", "1", func(context.Context, *sdk.Task) (any, error) { return nil, sdk.Unknown(errors.New("forgotten")) })
+	client := pulse.Client()
+	for _, spec := range []sdk.TaskSpec{{Handler: "nobody"}, {Handler: "forget", RecoverySafety: sdk.ReconcileOnly}} {
+		if _, err := client.Submit(ctx, spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	panels := board(t).Panels
+	// What one server never has: no snapshot was taken, and nobody but itself leads.
+	empty := map[string]bool{"Age of the newest snapshot": true}
+	labels := regexp.MustCompile(`{{(\w+)}}`)
+	for {
+		missing := ""
+		// A rate is of what happens while Prometheus looks.
+		if task := pulse.Do(sdk.TaskSpec{Handler: "work"}); task.State != sdk.StateSucceeded {
+			t.Fatalf("a task is %s", task.State)
+		}
+		for _, panel := range panels {
+			for _, target := range panel.Targets {
+				found, err := p.numbers(ctx, filled.Replace(target.Expr))
+				if err != nil {
+					if !empty[panel.Title] {
+						missing = fmt.Sprintf("%s: %v\n%s", panel.Title, err, target.Expr)
+					}
+					continue
+				}
+				names := map[string]bool{}
+				for _, s := range found {
+					name := labels.ReplaceAllStringFunc(target.Legend, func(l string) string { return s.Metric[strings.Trim(l, "{}")] })
+					if names[name] || strings.Contains(target.Legend, "{{") && strings.Trim(name, "/") == "" {
+						t.Fatalf("%s has two lines, or one without a name, called %q: %v", panel.Title, name, found)
+					}
+					names[name] = true
+				}
+			}
+		}
+		if missing == "" {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal(missing)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	for expr, want := range map[string]string{
+		`sum(pulse_tasks_in_review{job="pulse"})`:                          "1",
+		`sum(pulse_tasks_waiting{job="pulse",reason="no_capable_worker"})`: "1",
+		`sum(pulse_task_events_total{job="pulse",event="review_needed"})`:  "1",
+		`sum(pulse_leader{job="pulse"})`:                                   "1",
+		`sum(pulse_worker_slots{job="pulse",state="total"}) > bool 0`:      "1",
+	} {
+		if got, err := p.numbers(ctx, expr); err != nil || got[0].Value[1] != want {
+			t.Errorf("%s is %v (%v), want %s", expr, got, err, want)
+		}
+	}
+}
+
+// The unit of a panel is that of what it asks for, as the names of metrics say it.
+func TestPanelsShowWhatTheyAskForInItsUnit(t *testing.T) {
+	t.Parallel()
+	ofTime, ofBytes := regexp.MustCompile(`_seconds\b|_seconds_bucket`), regexp.MustCompile(`_bytes\b`)
+	for _, panel := range board(t).Panels {
+		for _, target := range panel.Targets {
+			want := "short"
+			switch expr := target.Expr; {
+			case strings.Contains(expr, "histogram_quantile") && ofTime.MatchString(expr), !strings.Contains(expr, "rate(") && ofTime.MatchString(expr):
+				want = "s"
+			case ofBytes.MatchString(expr):
+				want = "bytes"
+			case strings.Contains(expr, `state="used"`) && strings.Contains(expr, " / "):
+				want = "percentunit"
+			case strings.Contains(expr, "rate(") && !strings.Contains(expr, " / "):
+				want = "ops"
+			}
+			if panel.Field.Defaults.Unit != want {
+				t.Errorf("%s is shown in %q, and is %q: %s", panel.Title, panel.Field.Defaults.Unit, want, target.Expr)
 			}
 		}
 	}
