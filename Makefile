@@ -31,7 +31,7 @@ help: ## list what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## thousands of tasks through real workers, the server killed in the middle
+demo: ## thousands of tasks through real workers, the leader of three servers killed in the middle
 	$(GO) run ./cmd/pulse demo
 
 .PHONY: build

@@ -741,3 +741,14 @@ func TestTheIndexesOfARestoredServerAreOfOneKind(t *testing.T) {
 		t.Errorf("applied to %d, committed to %d, snapshot at %d", applied, committed, snapshot)
 	}
 }
+
+// Whoever is sent here by the runbook wants to know when a worker was heard of.
+func TestAWorkerIsShownWithItsLastFrame(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	d := &details{table: newTable(&out)}
+	describeWorker(d, &sdk.WorkerInfo{HeardAt: time.Now().Add(-3 * time.Minute)})
+	if err := d.table.Flush(); err != nil || !strings.Contains(out.String(), "Heard of") || !strings.Contains(out.String(), "(3m") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}

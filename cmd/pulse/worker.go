@@ -113,6 +113,7 @@ func describeWorker(d *details, w *sdk.WorkerInfo) {
 	d.putf("Session", "%s, epoch %d", w.SessionID, w.SessionEpoch)
 	d.time("Connected", w.ConnectedAt)
 	d.time("Disconnected", w.DisconnectedAt)
+	d.time("Heard of", w.HeardAt)
 	d.time("Session ends", w.ExpiresAt)
 }
 
