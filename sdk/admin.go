@@ -388,7 +388,7 @@ func (c *Client) Backup(ctx context.Context) (io.ReadCloser, error) {
 	}
 	var answer *http.Response
 	r := request{method: http.MethodGet, path: "/v1/cluster/backup", query: url.Values{}}
-	err := c.api.persist(ctx, r.path, func(ctx context.Context) (err error) {
+	err := c.api.persist(ctx, r.method+" "+r.path, func(ctx context.Context) (err error) {
 		answer, err = c.api.send(ctx, r)
 		return err
 	})

@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	mrand "math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -19,6 +20,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
+
+	"pulse/schema"
 )
 
 const (
@@ -115,8 +118,19 @@ func (a *api) call(ctx context.Context, r request, out any) error {
 // latter may be a result_unknown. An attempt that ctx cut short says nothing
 // about the network, so what the one before found there is told, too; not a
 // refusal of it, which does not hold for the attempt that was cut short.
+//
+// A refusal speaks of its own try. If the answer to an earlier one was lost, that
+// one may have been carried out, whatever the last one promises: the refusal of a
+// change becomes a result_unknown then. (One that is final does not: the key of the
+// call would have found what was done.)
 func (a *api) persist(ctx context.Context, what string, attempt func(context.Context) error) error {
-	var before error
+	var before, lost error
+	final := func(err error) error {
+		if refusal, ok := errors.AsType[*Error](err); ok && lost != nil && refusal.Code != schema.ResultUnknown && !strings.HasPrefix(what, http.MethodGet) {
+			err = &Error{Code: schema.ResultUnknown, Retryable: true, Message: fmt.Sprintf("a try may have been carried out, as its answer was lost (%v); the last one was refused: %s", lost, refusal.Message)}
+		}
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
 	for tries := 0; ; tries++ {
 		_, place := a.addr()
 		err := attempt(ctx)
@@ -127,7 +141,10 @@ func (a *api) persist(ctx context.Context, what string, attempt func(context.Con
 			if before != nil && errors.Is(err, ctx.Err()) {
 				err = fmt.Errorf("%w; the try before: %w", err, before)
 			}
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			return final(err)
+		}
+		if answerLost(err) {
+			lost = err
 		}
 		a.moveOn(place)
 		before = err
@@ -142,9 +159,19 @@ func (a *api) persist(ctx context.Context, what string, attempt func(context.Con
 		}
 		a.logger.Log(ctx, level, "request still failing, trying again", "request", what, "tries", tries+1, "delay", delay, "error", err)
 		if !pause(ctx, delay) {
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			return final(err)
 		}
 	}
+}
+
+// answerLost says that a try may have been carried out: it was sent, or may have
+// been, and nobody said what became of it.
+func answerLost(err error) bool {
+	if refusal, ok := errors.AsType[*Error](err); ok {
+		return refusal.Code == schema.ResultUnknown
+	}
+	fault, ok := errors.AsType[*net.OpError](err)
+	return !ok || fault.Op != "dial"
 }
 
 // mayRetry: a refusal says itself whether it may; anything else is a network

@@ -560,3 +560,37 @@ func TestARemovalThatIsRepeatedKnowsWhatItDid(t *testing.T) {
 		}
 	})
 }
+
+// A refusal promises that nothing happened, by the try that it answers. It says
+// nothing about an earlier one whose answer was lost.
+func TestARefusalDoesNotHideATryWhoseAnswerWasLost(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		first http.HandlerFunc
+		read  bool
+		want  schema.Code
+	}{
+		"a change that was lost":    {broken, false, schema.ResultUnknown},
+		"a change that was refused": {answerProblem(schema.Unavailable), false, schema.NoLeader},
+		"a read that was lost":      {broken, true, schema.NoLeader},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			answers := []http.HandlerFunc{c.first}
+			for range 100 {
+				answers = append(answers, answerProblem(schema.NoLeader))
+			}
+			client := newServer(t, answers...).connect()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			var err error
+			if c.read {
+				_, err = client.Get(ctx, "0123456789abcdef0123456789abcdef")
+			} else {
+				_, err = client.Cancel(ctx, "0123456789abcdef0123456789abcdef")
+			}
+			if CodeOf(err) != c.want || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v, want %s", name, err, c.want)
+			}
+		})
+	}
+}

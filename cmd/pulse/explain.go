@@ -93,10 +93,11 @@ func (a *app) hint(err error, refusal *sdk.Error) string {
 
 const maybeDone = "It may or may not have been done: look before you repeat it."
 
-// cutShort says that a change went out and nobody knows what became of it.
-func cutShort(err error) bool {
+// cutShort says that a change may have reached a node that answers, and that nobody
+// knows what became of it.
+func cutShort(err error, answered bool) bool {
 	call, ok := errors.AsType[*url.Error](err)
-	return ok && call.Op != "Get" && !errors.Is(err, syscall.ECONNREFUSED)
+	return ok && call.Op != "Get" && (answered || !errors.Is(err, syscall.ECONNREFUSED))
 }
 
 func (a *app) nobodyListens() string {

@@ -32,7 +32,8 @@ const (
 // unserved says that no node has dealt with a call at all.
 func unserved(err error, refusal *sdk.Error) bool {
 	if refusal != nil {
-		return refusal.Code == schema.NoLeader || refusal.Code == schema.NotLeader
+		return refusal.Code == schema.NoLeader || refusal.Code == schema.NotLeader ||
+			refusal.Code == schema.ResultUnknown && errors.Is(err, context.DeadlineExceeded)
 	}
 	return unreachable(err) != nil || errors.Is(err, context.DeadlineExceeded)
 }
@@ -88,7 +89,7 @@ func (a *app) explainUnserved(ctx context.Context, err error, refusal *sdk.Error
 	case ready && len(sights) > 1:
 		fmt.Fprintf(&b, "  One that is ready serves: --addr asks it alone.\n")
 	}
-	if late && cutShort(err) {
+	if late && (cutShort(err, answered) || errors.Is(err, schema.ResultUnknown)) {
 		fmt.Fprintf(&b, "  %s\n", maybeDone)
 	}
 	return b.String()
