@@ -30,6 +30,7 @@ type judge struct {
 	lastAt   int64 // when the last effective entry's time was read
 	lastTime int64 // and what it was
 	lastFrom *office
+	ahead    int64 // of virtual time: what the offices knew of the time together
 	jumped   int64 // virtual time of the last opening that rested on a wall clock
 	leapt    bool  // the cluster clock has gone forward by more than an hour at once
 
@@ -265,14 +266,18 @@ func (j *judge) oldOffice(e *entry, out *fsm.Outcome) {
 	}
 }
 
-// lossMost is what of the time a new office may not know of: how late its node
-// heard of what the offices before it did.
-const lossMost = second
+// told is the latest time that a node was told, and when.
+type told struct{ time, at int64 }
+
+// by is what time it must be by that, however fast clocks drift apart and
+// leaders are slewed.
+func (t told) by(at int64) int64 { return t.time + (at - t.at) - (at-t.at)/500 }
 
 // time: the clock never runs backwards, and no clock that somebody set moves
 // it: between two readings it goes forward by what has passed, give or take the
 // drift and the slewing. Only an office that has nothing but a wall clock to go
-// by may jump, and never away from the median.
+// by may jump, and never away from the median. None is behind what its node was
+// told, however long nobody led.
 func (j *judge) time(e *entry, in *pb.Entry, out *fsm.Outcome) {
 	from := e.origin.office
 	if out.Time < j.model.Clock || out.Time != max(j.model.Clock, in.TimeUs) {
@@ -284,11 +289,11 @@ func (j *judge) time(e *entry, in *pb.Entry, out *fsm.Outcome) {
 		switch {
 		case from == j.lastFrom && (went > passed+slack || went < passed-slack):
 			j.s.fail("T3 clock", "the clock went %d us in the %d us between entries of one office, at %d", went, passed, e.index)
-		case from != j.lastFrom && went > passed+slack && !from.fresh:
+		case from != j.lastFrom && in.TimeUs > e.origin.at+j.ahead+slack && !from.fresh:
 			j.s.fail("T3 clock", "the clock went %d us in the %d us between two offices, at %d", went, passed, e.index)
-		case from != j.lastFrom && went < passed-slack-lossMost && !from.fresh:
-			j.s.fail("T3 clock", "the clock went %d us in the %d us between two offices, at %d", went, passed, e.index)
-		case from != j.lastFrom && went > passed+slack && in.TimeUs > from.limit+passed+slack:
+		case from != j.lastFrom && !from.fresh && in.TimeUs < from.told.by(e.origin.at)-2*millis:
+			j.s.fail("T3 clock", "an office began at %d, its node was told %d, at %d: time was lost", in.TimeUs, from.told.by(e.origin.at), e.index)
+		case from != j.lastFrom && from.fresh && went > passed+slack && in.TimeUs > from.limit+passed+slack:
 			j.s.fail("T3 clock", "an office began at %d, far from the median of the wall clocks %d, at %d", in.TimeUs, from.limit-wallApart, e.index)
 		}
 		if from != j.lastFrom && from.fresh {
@@ -296,6 +301,9 @@ func (j *judge) time(e *entry, in *pb.Entry, out *fsm.Outcome) {
 			j.leapt = j.leapt || went > hour/2
 		}
 	}
+	// An office that did not know all of the time does not make the next one
+	// forget it.
+	j.ahead = max(in.TimeUs-e.origin.at, j.ahead-(e.origin.at-j.lastAt)/1000)
 	j.lastAt, j.lastTime, j.lastFrom = e.origin.at, in.TimeUs, from
 }
 

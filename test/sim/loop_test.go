@@ -54,6 +54,7 @@ type proc struct {
 	up     bool
 	paused bool
 	parked []func()
+	dozes  int64 // until then raft's goroutines have not had their turn since it went on
 }
 
 // event is something that happens. Events of the same instant happen in the
@@ -258,7 +259,7 @@ func fixed(d int64) func() int64 { return func() int64 { return d } }
 // start begins a new life of a process.
 func (s *sim) start(p *proc) {
 	p.life++
-	p.up, p.paused, p.parked = true, false, nil
+	p.up, p.paused, p.parked, p.dozes = true, false, nil, 0
 }
 
 // kill ends it, and with it everything it had still to do.
@@ -274,6 +275,11 @@ func (s *sim) resume(p *proc) {
 	p.paused = false
 	late := p.parked
 	p.parked = nil
+	// Its goroutines go on in any order: requests may be answered before raft
+	// hears that a newer leader was elected meanwhile.
+	if s.chance(50) {
+		p.dozes = s.now + s.between(0, 100*millis)
+	}
 	for _, run := range late {
 		s.at(s.now, p, run)
 	}

@@ -58,6 +58,15 @@ var allFaults = []fault{
 	}},
 	{"kill all nodes", func(s *sim) (int64, func()) { return allDown(s, false) }},
 	{"all nodes lose power", func(s *sim) (int64, func()) { return allDown(s, true) }},
+	{"stop the leader", func(s *sim) (int64, func()) {
+		for _, n := range s.nodes {
+			if n.p.up && n.r.role == leader {
+				n.p.paused = true
+				return s.between(300*millis, 8*second), func() { s.resume(n.p) }
+			}
+		}
+		return 0, nil
+	}},
 	{"stop a node", func(s *sim) (int64, func()) {
 		n := pick(s, s.nodes)
 		n.p.paused = n.p.up

@@ -68,6 +68,7 @@ type node struct {
 	m        *fsm.Machine
 	r        *raft
 	clock    *clock.Leader
+	told     told    // by the entries of this life
 	office   *office // nil out of office
 	inOffice bool    // effects are for this node's courier
 	gw       *gateway
@@ -126,7 +127,7 @@ func (n *node) start() {
 	}
 	s.say("%s starts: state %d, log %d to %d, term %d", n.p.name, m.AppliedIndex(), d.base, d.base+uint64(len(d.log)), d.term)
 	s.judge.opened(n)
-	n.clock = newClock(n, m.Clock())
+	n.clock, n.told = newClock(n, m.Clock()), told{}
 	n.replayTo, n.seen = last, m.AppliedIndex()
 	n.waits, n.snapping, n.following, n.inOffice, n.office = nil, false, false, false, nil
 	n.abstains = 0
@@ -218,6 +219,9 @@ func (n *node) apply(e *entry) *fsm.Outcome {
 	}
 	out := n.m.Apply(e.index, e.term, e.data)
 	n.clock.Applied(out.Time, e.index > n.replayTo)
+	if e.index > n.replayTo && out.Time > n.told.by(n.s.now) {
+		n.told = told{out.Time, n.s.now}
+	}
 	n.s.judge.applied(n, e, &out)
 	if n.inOffice && n.office != nil {
 		n.office.courier.offer(out.Effects)

@@ -45,6 +45,7 @@ type office struct {
 	closed   bool
 	fresh    bool  // began with a wall clock
 	limit    int64 // latest time that wall clock may give it
+	told     told  // what its node knew of the time when it began
 	lastDue  int64
 	look     int // number of the tick's timer that counts
 }
@@ -104,6 +105,7 @@ func (n *node) hold(pause int64) {
 			return
 		}
 		n.clock.Open()
+		o.told = n.told
 		o.fresh, o.limit = !n.clock.Anchored(), n.medianWall()+wallApart
 		opening := &pb.Command{Id: bytesOf(n.s.newID()), Caller: &pb.Caller{Principal: "node/" + n.p.name},
 			Body: &pb.Command_OpenTerm{OpenTerm: &pb.OpenTerm{NodeId: n.p.name, ClusterId: clusterID}}}

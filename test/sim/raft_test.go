@@ -97,7 +97,12 @@ func newRaft(n *node) *raft {
 	}
 	r.commit = r.applied
 	r.s.every(n.p, func() int64 { return r.s.between(50*millis, 150*millis) }, func() bool { r.look(); return true })
-	r.s.every(n.p, fixed(heartbeatEvery), func() bool { r.beat(); return true })
+	r.s.every(n.p, fixed(heartbeatEvery), func() bool {
+		if r.s.now >= n.p.dozes {
+			r.beat()
+		}
+		return true
+	})
 	return r
 }
 
@@ -127,10 +132,17 @@ func (r *raft) others() []int { return [...][]int{{1, 2}, {0, 2}, {0, 1}}[r.n.nu
 // tell sends a message to another node, to be handled by whatever life it is in.
 func (r *raft) tell(to int, handle func(*raft)) {
 	peer := r.s.nodes[to]
-	r.s.datagram(r.n.p, peer.p, func() {
+	deliver := func() {
 		if peer.r != nil {
 			handle(peer.r)
 		}
+	}
+	r.s.datagram(r.n.p, peer.p, func() {
+		if r.s.now < peer.p.dozes {
+			r.s.at(peer.p.dozes, peer.p, deliver)
+			return
+		}
+		deliver()
 	})
 }
 
