@@ -84,7 +84,26 @@ func nameIn(address raft.ServerAddress) (id, hostport string) {
 }
 
 func (t named) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
-	return t.NetworkTransport.AppendEntriesPipeline(id, nameTarget(id, target))
+	p, err := t.NetworkTransport.AppendEntriesPipeline(id, nameTarget(id, target))
+	if err != nil {
+		return nil, err
+	}
+	return pipeline{p, raftTimeout}, nil
+}
+
+// pipeline is one that does not wait for ever. Raft stops taking its answers when one
+// of them is a refusal, and closes it after the request that it is just making. That
+// one waits for the answers to be taken: no entry would ever be sent to the server
+// again, while heartbeats keep it from standing, and raft would not stop.
+type pipeline struct {
+	raft.AppendPipeline
+	limit time.Duration // the answer that is waited for comes within raftTimeout, or never
+}
+
+func (p pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	over := time.AfterFunc(p.limit, func() { _ = p.Close() }) // it is given up
+	defer over.Stop()
+	return p.AppendPipeline.AppendEntries(args, resp)
 }
 
 func (t named) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {

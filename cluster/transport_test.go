@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -141,6 +143,63 @@ func TestAnAddressNobodyCanReachIsRefused(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Raft takes no answer of a pipeline any more once it has seen a refusal, and may be
+// about to send one more request.
+func TestAPipelineWhoseAnswersNobodyTakesIsGivenUp(t *testing.T) {
+	t.Parallel()
+	open := func() raft.Transport {
+		cfg := Config{ID: "n", ClusterID: []byte("cluster one"), Listen: ports.Free(t, "127.0.0.1")}
+		tr, err := openTransport(&cfg, raftLogger(slog.New(slog.DiscardHandler)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tr.(raft.WithClose).Close() })
+		return tr
+	}
+	from, to := open(), open()
+	over := make(chan struct{})
+	var answering sync.WaitGroup
+	t.Cleanup(func() { close(over); answering.Wait() })
+	answering.Go(func() {
+		for {
+			select {
+			case rpc := <-to.Consumer():
+				rpc.Respond(&raft.AppendEntriesResponse{Term: 9}, nil)
+			case <-over:
+				return
+			}
+		}
+	})
+	opened, err := from.AppendEntriesPipeline("n", to.LocalAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, ok := opened.(pipeline)
+	if !ok {
+		t.Fatalf("it waits as long as %T does", opened)
+	}
+	p.limit = 100 * time.Millisecond
+	ended := make(chan error, 1)
+	go func() {
+		for range 10 {
+			if _, err := p.AppendEntries(&raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse)); err != nil {
+				ended <- err
+				return
+			}
+		}
+		ended <- nil
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("requests without end were taken")
+		}
+	case <-time.After(calm.Patience):
+		t.Error("it waits for ever")
+	}
+	_ = p.Close()
 }
 
 // Three voters over TCP: the same code, other addresses.
