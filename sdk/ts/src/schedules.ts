@@ -116,6 +116,9 @@ export interface Fire {
 export interface Backfill {
   dryRun: boolean;
   times: number;
+  /** Times that had no task. */
+  missing: number;
+  /** Of these, those that have one now; none in a dry run. */
   submitted: number;
   /** Existed says that the time had a task before. */
   results: { nominalAt: Time; taskId?: string; existed: boolean; error?: PulseError }[];

@@ -95,7 +95,7 @@ test("a schedule is set, looked after and forgotten", async () => {
   const would = await client.backfillSchedule("hourly", { ...range, dryRun: true }, end());
   const did = await client.backfillSchedule("hourly", range, end());
   const again = await client.backfillSchedule("hourly", range, end());
-  assert.equal(`${would.dryRun} ${would.submitted} ${did.submitted} ${again.submitted}`, `true ${did.times} ${did.times} 0`);
+  assert.equal(`${would.dryRun} ${would.missing} ${would.submitted} ${did.submitted} ${again.missing} ${again.submitted}`, `true ${did.times} 0 ${did.times} 0 0`);
   assert.deepEqual(again.results.map((one) => [one.taskId, one.existed]), did.results.map((one) => [one.taskId, true]));
 
   const names: string[] = [];
