@@ -127,7 +127,7 @@ sim: ## play the seeded simulation of three machines; PULSE_SIM_SEED=n replays o
 	$(GO) test -count=1 -timeout 0 ./test/sim
 
 .PHONY: chaos
-chaos: ## hurt real servers in every way there is, CHAOSROUNDS times (1); a round takes 40 minutes, as root
+chaos: ## hurt real servers in every way there is, CHAOSROUNDS times (1); a round takes an hour, as root
 	PULSE_CHAOS=1 $(GO) test -count=$(CHAOSROUNDS) -timeout 0 -v -p 1 ./test/cluster ./test/restore
 
 .PHONY: cover

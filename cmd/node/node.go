@@ -30,6 +30,7 @@ type Node struct {
 	machine  *fsm.Machine
 	watchdog *cluster.Watchdog
 	raft     *cluster.Node
+	ready    *readiness // nil in a gateway
 	feed     *rpc.Feed
 	watch    *rpc.Watch // feeds a gateway; nil with a replica
 	router   *rpc.Router
@@ -179,8 +180,15 @@ func (n *Node) openRaft() error {
 	if n.links != nil {
 		router.Peers = n.links.peers
 	}
-	n.router, err = rpc.NewRouter(router)
-	return err
+	if n.router, err = rpc.NewRouter(router); err != nil {
+		return err
+	}
+	n.ready = &readiness{status: n.raft.Status, read: func(ctx context.Context) error {
+		_, err := n.router.Read(ctx, &pb.Query{Namespace: fsm.DefaultName, Body: &pb.Query_GetQueue{GetQueue: &pb.GetQueue{Name: fsm.DefaultName}}})
+		return err
+	}}
+	n.background("readiness", n.ready.run)
+	return nil
 }
 
 func (n *Node) raftConfig() (cluster.Config, error) {
@@ -294,7 +302,7 @@ func (n *Node) Status() cluster.Status {
 	if n.cfg.gateway() {
 		return n.gatewayStatus()
 	}
-	return n.raft.Status()
+	return n.ready.amend(n.raft.Status())
 }
 
 // readyPoll is how often WaitReady looks.
