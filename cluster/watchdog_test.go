@@ -101,13 +101,20 @@ func TestAStoreMayTimeItsWritesItself(t *testing.T) {
 // sickLog is a log whose disk hangs or fails.
 type sickLog struct {
 	raft.LogStore
-	hang atomic.Pointer[chan struct{}]
+	hang atomic.Pointer[hang]
 	fail atomic.Pointer[error]
 }
 
+// hang holds each append up from now until thaw is closed.
+type hang struct {
+	begins func() // called as each begins
+	thaw   chan struct{}
+}
+
 func (l *sickLog) StoreLogs(logs []*raft.Log) error {
-	if c := l.hang.Load(); c != nil {
-		<-*c
+	if h := l.hang.Load(); h != nil {
+		h.begins()
+		<-h.thaw
 	}
 	if err := l.fail.Load(); err != nil {
 		return *err
@@ -143,9 +150,9 @@ func TestAHungDiskEndsTheLeader(t *testing.T) {
 	n, log := sickNode(t, a)
 	n.submit(t, "a")
 	thaw := make(chan struct{})
-	log.hang.Store(&thaw)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	log.hang.Store(&hang{cancel, thaw})
 	_, err := n.Propose(ctx, []*pb.Command{command("b")})
 	wantCode(t, err, schema.ResultUnknown)
 	eventually(t, "the process ends", func() bool { return a.exits.Load() == 1 })
@@ -215,9 +222,9 @@ func TestApplyIsWatchedToo(t *testing.T) {
 	a := newAlarm(t, 100*time.Millisecond)
 	n := startNode(t, t.TempDir(), func(c *Config) { c.Watchdog = a.Watchdog }).lead(t)
 	thaw := make(chan struct{})
-	n.machine.set(func() { n.machine.before = func(*pb.Entry) { <-thaw } })
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	n.machine.set(func() { n.machine.before = func(*pb.Entry) { cancel(); <-thaw } })
 	_, err := n.Propose(ctx, []*pb.Command{command("a")})
 	wantCode(t, err, schema.ResultUnknown)
 	eventually(t, "the process ends", func() bool { return a.exits.Load() == 1 })
