@@ -58,12 +58,12 @@ func (p *patient) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, a
 }
 
 func (p *patient) wait(term uint64, call func() error) error {
+	err := call()
+	if err == nil {
+		return nil // as nearly always: no timer is made for it
+	}
 	until := time.After(callFor)
-	for {
-		err := call()
-		if !errors.As(err, &unreachable{}) || !p.leads(term) {
-			return err
-		}
+	for errors.As(err, &unreachable{}) && p.leads(term) {
 		select {
 		case <-time.After(callEvery):
 		case <-until:
@@ -71,7 +71,9 @@ func (p *patient) wait(term uint64, call func() error) error {
 		case <-p.ended:
 			return err
 		}
+		err = call()
 	}
+	return err
 }
 
 // Close closes the transport beneath.

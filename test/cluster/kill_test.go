@@ -32,10 +32,13 @@ func spread(all []time.Duration) string {
 		return "nothing"
 	}
 	s := slices.Sorted(slices.Values(all))
-	at := func(p float64) string {
-		return s[min(len(s)-1, int(p*float64(len(s))))].Round(time.Millisecond).String()
-	}
+	at := func(p float64) string { return percentile(s, p).Round(time.Millisecond).String() }
 	return "p50 " + at(0.50) + ", p90 " + at(0.90) + ", p99 " + at(0.99) + ", max " + at(1)
+}
+
+// percentile is of sorted durations, of which there is one at least.
+func percentile(sorted []time.Duration, p float64) time.Duration {
+	return sorted[min(len(sorted)-1, int(p*float64(len(sorted))))]
 }
 
 // load1 is how busy the machine is, to be said with each figure.

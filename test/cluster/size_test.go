@@ -92,7 +92,7 @@ func paced(t *testing.T, client *sdk.Client) (stop func() []time.Duration) {
 	}
 }
 
-func p99(sorted []time.Duration) time.Duration { return sorted[len(sorted)*99/100] }
+func p99(sorted []time.Duration) time.Duration { return percentile(sorted, 0.99) }
 
 // size is the bytes of the files below a directory.
 func size(t *testing.T, dir string) (bytes int64) {
