@@ -40,6 +40,7 @@ type Node struct {
 	stores    *stores
 	snaps     *snapshotStore
 	transport raft.Transport
+	stream    *streamLayer // beneath transport; nil if it is not TCP
 	patient   *patient
 	guard     *guard // around transport; nil on a lone voter without a port
 	raft      *raft.Raft
@@ -85,7 +86,7 @@ func Open(cfg Config) (_ *Node, err error) {
 	if err = n.openStorage(logger); err != nil {
 		return nil, err
 	}
-	if n.transport, err = openTransport(&n.cfg, logger); err != nil {
+	if n.transport, n.stream, err = openTransport(&n.cfg, logger); err != nil {
 		return nil, err
 	}
 	if err = n.openGuard(lone); err != nil {
@@ -215,7 +216,8 @@ func (n *Node) startRaft(logger hclog.Logger) error {
 	rc.ElectionTimeout = n.cfg.ElectionTimeout
 	rc.LeaderLeaseTimeout = n.cfg.LeaderLeaseTimeout
 	rc.CommitTimeout = n.cfg.CommitTimeout
-	rc.MaxAppendEntries = 1024
+	// Room for as many is made for each message; a full entry holds many commands.
+	rc.MaxAppendEntries = 128
 	rc.BatchApplyCh = true
 	rc.SnapshotThreshold = math.MaxUint64 // snapshots are taken by takeSnapshots
 	rc.SnapshotInterval = time.Hour
@@ -287,6 +289,13 @@ func (n *Node) start() {
 	if n.guard != nil {
 		n.guard.start(n.suffrage)
 		n.running.Go(func() { n.watchGuard(ctx) })
+	}
+	if n.stream != nil {
+		h := &haste{
+			raft: n.raft, self: raft.ServerID(n.cfg.ID), lost: n.stream.lost, dial: n.stream.Dial,
+			short: n.cfg.LeaderLeaseTimeout, logger: n.logger,
+		}
+		n.running.Go(func() { h.run(ctx) })
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -40,19 +41,20 @@ type Secure interface {
 	Client(serverID string) (*tls.Config, error)
 }
 
-// openTransport makes the transport that the config asks for.
-func openTransport(cfg *Config, logger hclog.Logger) (raft.Transport, error) {
+// openTransport makes the transport that the config asks for, and what is beneath it
+// if that is TCP.
+func openTransport(cfg *Config, logger hclog.Logger) (raft.Transport, *streamLayer, error) {
 	if cfg.Transport != nil {
-		return cfg.Transport, nil
+		return cfg.Transport, nil, nil
 	}
 	if cfg.Listen == "" {
 		// A lone voter calls nobody: no port has to be opened for it.
 		_, t := raft.NewInmemTransport(raft.ServerAddress(cfg.ID))
-		return t, nil
+		return t, nil, nil
 	}
 	stream, err := listenStream(cfg.Listen, cfg.Advertise, cfg.ClusterID, cfg.Secure)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: listen for raft at %s: %w", cfg.Listen, err)
+		return nil, nil, fmt.Errorf("cluster: listen for raft at %s: %w", cfg.Listen, err)
 	}
 	return named{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream:  stream,
@@ -61,7 +63,7 @@ func openTransport(cfg *Config, logger hclog.Logger) (raft.Transport, error) {
 		Logger:  logger.Named("net"),
 		// Deep pipelines multiply the latency of a commit under load.
 		MaxRPCsInFlight: 2,
-	})}, nil
+	})}, stream, nil
 }
 
 // named puts the id of the server that raft means before each address, because
@@ -137,6 +139,7 @@ type streamLayer struct {
 	advertise net.Addr
 	greeting  []byte
 	greeted   chan net.Conn
+	lost      chan struct{} // capacity 1: a connection that came from another server is closed
 	slots     chan struct{}
 	stop      chan struct{}
 	once      sync.Once
@@ -193,6 +196,7 @@ func listenStream(listen, advertise string, clusterID []byte, secure Secure) (*s
 		advertise: forOthers,
 		greeting:  append([]byte("pulsert1"), label[:]...),
 		greeted:   make(chan net.Conn),
+		lost:      make(chan struct{}, 1),
 		slots:     make(chan struct{}, greetingsMax),
 		stop:      make(chan struct{}),
 		conns:     map[net.Conn]struct{}{},
@@ -224,6 +228,7 @@ func (s *streamLayer) accept() {
 			if err != nil {
 				return // closed by greet; a stranger is no news
 			}
+			tracked.arrived.Store(true)
 			select {
 			case s.greeted <- tracked:
 			case <-s.stop:
@@ -234,7 +239,7 @@ func (s *streamLayer) accept() {
 }
 
 // greet exchanges greetings and takes the connection into the books.
-func (s *streamLayer) greet(conn net.Conn, limit time.Duration) (net.Conn, error) {
+func (s *streamLayer) greet(conn net.Conn, limit time.Duration) (*trackedConn, error) {
 	c := &trackedConn{Conn: conn, layer: s}
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
@@ -291,7 +296,10 @@ func (s *streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (n
 	if refused(err) {
 		return nil, fmt.Errorf("server %s at %s does not believe this one, its log says why: %w", id, hostport, err)
 	}
-	return greeted, err
+	if err != nil {
+		return nil, err
+	}
+	return greeted, nil
 }
 
 // shake makes sure that the other end is the server that is meant.
@@ -343,12 +351,19 @@ func (s *streamLayer) Close() error {
 // trackedConn leaves the books when it is closed.
 type trackedConn struct {
 	net.Conn
-	layer *streamLayer
+	layer   *streamLayer
+	arrived atomic.Bool // opened by the other end, which has greeted: raft closes it when that end has
 }
 
 func (c *trackedConn) Close() error {
 	c.layer.mu.Lock()
 	delete(c.layer.conns, c)
 	c.layer.mu.Unlock()
+	if c.arrived.Load() {
+		select {
+		case c.layer.lost <- struct{}{}:
+		default:
+		}
+	}
 	return c.Conn.Close()
 }

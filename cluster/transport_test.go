@@ -151,7 +151,7 @@ func TestAPipelineWhoseAnswersNobodyTakesIsGivenUp(t *testing.T) {
 	t.Parallel()
 	open := func() raft.Transport {
 		cfg := Config{ID: "n", ClusterID: []byte("cluster one"), Listen: ports.Free(t, "127.0.0.1")}
-		tr, err := openTransport(&cfg, raftLogger(slog.New(slog.DiscardHandler)))
+		tr, _, err := openTransport(&cfg, raftLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			t.Fatal(err)
 		}
