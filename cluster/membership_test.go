@@ -276,3 +276,32 @@ func code(err error) schema.Code {
 	}
 	return ""
 }
+
+// A leader that waits for a server which is away does not wait at its old address
+// when it comes back at another.
+func TestAServerThatComesBackElsewhereIsSentWhatItMissed(t *testing.T) {
+	t.Parallel()
+	c := &town{t: t, up: map[string]*testNode{}}
+	var servers []Server
+	dirs := map[string]string{}
+	for _, id := range []string{"a", "b", "c"} {
+		dirs[id] = t.TempDir()
+		servers = append(servers, Server{id, ports.Free(t, "127.0.0.1")})
+	}
+	for _, s := range servers {
+		c.start(s.ID, dirs[s.ID], s.Address, servers)
+	}
+	away := "a"
+	if c.leader().cfg.ID == away {
+		away = "b"
+	}
+	c.stop(away)
+	leader := c.leader()
+	for i := range 10 {
+		leader.submit(t, fmt.Sprint("while one is away ", i))
+	}
+	back := c.start(away, dirs[away], ports.Free(t, "127.0.0.1"), nil)
+	stop := c.duty(leader)
+	eventually(t, "it has what it missed", func() bool { return back.cfg.Machine.AppliedIndex() >= leader.cfg.Machine.AppliedIndex() })
+	stop()
+}

@@ -231,9 +231,9 @@ func (n *Node) startRaft(logger hclog.Logger) error {
 		return err
 	}
 	var running atomic.Pointer[raft.Raft]
-	n.patient = newPatient(n.transport, func(term uint64) bool {
+	n.patient = newPatient(n.transport, func(d door, term uint64) bool {
 		r := running.Load()
-		return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term
+		return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term && d.in(r.GetConfiguration().Configuration())
 	})
 	r, err := raft.NewRaft(rc, n.applier, n.stores.logs, n.stores.stable, n.snaps, n.patient)
 	if err != nil {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,17 +26,31 @@ func (u unreachable) Unwrap() error { return u.error }
 // failure, longer and longer, up to ten seconds, and nothing wakes it: a server
 // that came back would be sent nothing for as long, and a second failure in that
 // time would find it behind. So the call that fails for want of a connection
-// does not return before there is one, or nobody needs it any more.
+// does not return before there is one, or nobody needs it any more: this server
+// leads no longer, or the other one has moved or was removed.
 type patient struct {
 	raft.Transport
 	raft.WithPreVote
-	leads func(term uint64) bool // this server still does
-	ended chan struct{}
-	once  sync.Once
+	wanted func(door, uint64) bool
+	ended  chan struct{}
+	once   sync.Once
 }
 
-func newPatient(t raft.Transport, leads func(term uint64) bool) *patient {
-	p := &patient{Transport: t, leads: leads, ended: make(chan struct{})}
+// door is where a server is called.
+type door struct {
+	id      raft.ServerID
+	address raft.ServerAddress
+}
+
+// in says that a configuration has the server there.
+func (d door) in(c raft.Configuration) bool {
+	return slices.ContainsFunc(c.Servers, func(s raft.Server) bool { return s.ID == d.id && s.Address == d.address })
+}
+
+// newPatient wraps a transport. wanted says that this server leads in the term,
+// and that the newest configuration has the other one at that address.
+func newPatient(t raft.Transport, wanted func(d door, term uint64) bool) *patient {
+	p := &patient{Transport: t, wanted: wanted, ended: make(chan struct{})}
 	p.WithPreVote, _ = t.(raft.WithPreVote)
 	return p
 }
@@ -48,22 +63,22 @@ func (p *patient) AppendEntries(id raft.ServerID, target raft.ServerAddress, arg
 	if args.PrevLogEntry == 0 && len(args.Entries) == 0 {
 		return call() // a heartbeat: its failures are counted, and its pauses are short
 	}
-	return p.wait(args.Term, call)
+	return p.wait(door{id, target}, args.Term, call)
 }
 
 // InstallSnapshot waits too: a call that finds no connection has read none of
 // the snapshot.
 func (p *patient) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	return p.wait(args.Term, func() error { return p.Transport.InstallSnapshot(id, target, args, resp, data) })
+	return p.wait(door{id, target}, args.Term, func() error { return p.Transport.InstallSnapshot(id, target, args, resp, data) })
 }
 
-func (p *patient) wait(term uint64, call func() error) error {
+func (p *patient) wait(d door, term uint64, call func() error) error {
 	err := call()
 	if err == nil {
 		return nil // as nearly always: no timer is made for it
 	}
 	until := time.After(callFor)
-	for errors.As(err, &unreachable{}) && p.leads(term) {
+	for errors.As(err, &unreachable{}) && p.wanted(d, term) {
 		select {
 		case <-time.After(callEvery):
 		case <-until:

@@ -4,9 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net"
+	"strconv"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
+
+	"pulse/test/calm"
 )
 
 // callee is the transport to a server that is away for some calls.
@@ -46,15 +52,15 @@ func TestALeaderWaitsForAFollowerThatIsAway(t *testing.T) {
 		return p.AppendEntries("b", "b:1", args, &raft.AppendEntriesResponse{})
 	}
 	for _, tc := range []struct {
-		name  string
-		err   error
-		leads int // so many questions are answered with yes
-		args  *raft.AppendEntriesRequest
-		calls int
-		fails bool
+		name   string
+		err    error
+		wanted int // so many questions are answered with yes
+		args   *raft.AppendEntriesRequest
+		calls  int
+		fails  bool
 	}{
 		{"until it is back", away, 10, entries, 4, false},
-		{"while it leads", away, 2, entries, 3, true},
+		{"while it is wanted", away, 2, entries, 3, true},
 		{"but with no heartbeat", away, 10, &raft.AppendEntriesRequest{Term: 7}, 1, true},
 		{"but not if it is there and refuses", errors.New("of another cluster"), 10, entries, 1, true},
 	} {
@@ -62,12 +68,12 @@ func TestALeaderWaitsForAFollowerThatIsAway(t *testing.T) {
 			t.Parallel()
 			asked := 0
 			c := &callee{away: 3, err: tc.err}
-			p := newPatient(c, func(term uint64) bool {
-				if term != 7 {
-					t.Errorf("asked about term %d", term)
+			p := newPatient(c, func(d door, term uint64) bool {
+				if d != (door{"b", "b:1"}) || term != 7 {
+					t.Errorf("asked about %v in term %d", d, term)
 				}
 				asked++
-				return asked <= tc.leads
+				return asked <= tc.wanted
 			})
 			if err := send(p, tc.args); (err != nil) != tc.fails || c.calls != tc.calls {
 				t.Errorf("after %d calls: %v", c.calls, err)
@@ -77,7 +83,7 @@ func TestALeaderWaitsForAFollowerThatIsAway(t *testing.T) {
 	t.Run("with a snapshot", func(t *testing.T) {
 		t.Parallel()
 		c := &callee{away: 2, err: away}
-		p := newPatient(c, func(uint64) bool { return true })
+		p := newPatient(c, func(door, uint64) bool { return true })
 		err := p.InstallSnapshot("b", "b:1", &raft.InstallSnapshotRequest{Term: 7}, nil, bytes.NewReader(make([]byte, 100)))
 		if err != nil || c.read != 100 {
 			t.Errorf("%d of 100 bytes: %v", c.read, err)
@@ -86,12 +92,22 @@ func TestALeaderWaitsForAFollowerThatIsAway(t *testing.T) {
 	t.Run("until it is closed", func(t *testing.T) {
 		t.Parallel()
 		c := &callee{away: 1 << 30, err: away}
-		p := newPatient(c, func(uint64) bool { return true })
+		p := newPatient(c, func(door, uint64) bool { return true })
 		p.end()
 		if err := send(p, entries); !errors.Is(err, away.error) || c.calls != 1 {
 			t.Errorf("after %d calls: %v", c.calls, err)
 		}
 	})
+}
+
+func TestADoorIsThatOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	servers := raft.Configuration{Servers: []raft.Server{{ID: "a", Address: "a:1"}, {ID: "b", Address: "b:1", Suffrage: raft.Nonvoter}}}
+	for d, want := range map[door]bool{{"a", "a:1"}: true, {"b", "b:1"}: true, {"b", "a:1"}: false, {"c", "c:1"}: false} {
+		if d.in(servers) != want {
+			t.Errorf("%v is in the configuration: %t", d, !want)
+		}
+	}
 }
 
 func TestADialThatFindsNobodySaysSo(t *testing.T) {
@@ -106,5 +122,45 @@ func TestADialThatFindsNobodySaysSo(t *testing.T) {
 	other := testLayer(t, "two")
 	if conn, err := a.Dial(address(other), raftTimeout); err == nil || errors.As(err, &unreachable{}) {
 		t.Errorf("one of another cluster is there: %v %v", conn, err)
+	}
+}
+
+// A machine that is switched off answers nothing. Here it is a port whose kernel
+// takes no connection any more.
+func TestADialThatNothingAnswersEndsLongBeforeItsTime(t *testing.T) {
+	t.Parallel()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*syscall.SockaddrInet4).Port))
+	for {
+		conn, err := net.DialTimeout("tcp", full, time.Second)
+		if err != nil {
+			break
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	a := testLayer(t, "one")
+	gaveUp := make(chan error, 1)
+	go func() {
+		_, err := a.Dial(raft.ServerAddress(full), 2*calm.Patience)
+		gaveUp <- err
+	}()
+	select {
+	case err := <-gaveUp:
+		if !errors.As(err, &unreachable{}) {
+			t.Errorf("nothing answers: %v", err)
+		}
+	case <-time.After(calm.Patience):
+		t.Error("it waits for the whole of its time")
 	}
 }

@@ -23,6 +23,10 @@ const (
 	// raftTimeout bounds one exchange between servers, and the opening of a
 	// connection with its greeting.
 	raftTimeout = 10 * time.Second
+	// dialTimeout is how long nothing at all may come back from an address. The
+	// kernel asks again after one second, then two, then four: to begin anew is to
+	// find a machine sooner that is back, or a server at its new address.
+	dialTimeout = 3 * time.Second
 	// greetTimeout is what an arriving connection has for its greeting.
 	greetTimeout = 5 * time.Second
 	// greetingsMax bounds connections that have not greeted yet; more wait in
@@ -283,7 +287,7 @@ func (s *streamLayer) Accept() (net.Conn, error) {
 func (s *streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	limit := time.Now().Add(timeout)
 	id, hostport := nameIn(address)
-	conn, err := net.DialTimeout("tcp", hostport, timeout)
+	conn, err := net.DialTimeout("tcp", hostport, min(timeout, dialTimeout))
 	if err != nil {
 		return nil, unreachable{err}
 	}
