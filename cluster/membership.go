@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -256,13 +257,18 @@ func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err er
 		return "", n.notLeader()
 	}
 	var future raft.Future
-	if id == "" {
+	switch others := n.otherVoters(); {
+	case id == "" && len(others) == 0:
+		return "", schema.Errorf(schema.Conflict, "leadership was not handed over: %s is the only voter; let another server join first", n.cfg.ID)
+	case id == "":
 		future = n.raft.LeadershipTransfer()
-	} else {
+	default:
 		s, ok := n.servers()[raft.ServerID(id)]
 		switch {
-		case !ok || s.Suffrage != raft.Voter:
-			return "", schema.Errorf(schema.NotFound, "%s is no voter of this cluster", id)
+		case !ok:
+			return "", schema.Errorf(schema.NotFound, "no server %s in this cluster; leadership can go to any of %q", id, others)
+		case s.Suffrage != raft.Voter:
+			return "", schema.Errorf(schema.Conflict, "leadership was not handed over: %s has no vote yet; wait until it has, or name a server that has one", id)
 		case id == n.cfg.ID:
 			return id, nil
 		}
@@ -287,6 +293,18 @@ func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err er
 	return "", schema.Errorf(schema.DeadlineExpired, "leadership was handed over; who took it is not known yet")
 }
 
+// otherVoters are those that leadership can go to, in order.
+func (n *Node) otherVoters() []string {
+	var out []string
+	for id, s := range n.servers() {
+		if s.Suffrage == raft.Voter && string(id) != n.cfg.ID {
+			out = append(out, string(id))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // transferLag is how many entries a server may be behind that is to lead: few
 // enough to be sent in a moment.
 const transferLag = 512
@@ -300,7 +318,8 @@ func (n *Node) awaitLevel(ctx context.Context, id string) error {
 	for {
 		stats, err := n.cfg.Members.Stats(ctx, id)
 		if err != nil {
-			return schema.Errorf(schema.Unavailable, "leadership was not handed over: %s does not answer: %v", id, err)
+			// To ask again would not bring it back.
+			return schema.Errorf(schema.Conflict, "leadership was not handed over: %s does not answer (%v); start it, or name a server that is up, or none", id, err)
 		}
 		applied := n.cfg.Machine.AppliedIndex()
 		if stats.AppliedIndex+transferLag >= applied {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -105,6 +106,41 @@ func transfer(t *testing.T, n *testNode, to string) (leaderID string, err error)
 		return code(err) != schema.Unavailable
 	})
 	return leaderID, err
+}
+
+// Leadership is not handed to a server that cannot take it, however often that is
+// asked for, and the refusal says what could be done.
+func TestATransferToAServerThatCannotLeadIsAConflict(t *testing.T) {
+	t.Parallel()
+	c := newClocks(t, nil)
+	leader := c.leader()
+	down := c.other(leader)
+	up := c.other(leader, down)
+	c.stop(down.cfg.ID)
+	for _, refused := range []struct {
+		to   string
+		code schema.Code
+		says string
+	}{
+		{down.cfg.ID, schema.Conflict, "name a server that is up"},
+		{"stranger", schema.NotFound, up.cfg.ID},
+	} {
+		_, err := leader.Transfer(t.Context(), refused.to)
+		if code(err) != refused.code || !strings.Contains(err.Error(), refused.says) {
+			t.Errorf("a transfer to %s answers %v", refused.to, err)
+		}
+	}
+	leader.submit(t, "it still leads")
+}
+
+// One server alone has nobody to hand its office to.
+func TestATransferOfALoneServerIsAConflict(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, t.TempDir(), nil)
+	n.lead(t)
+	if _, err := n.Transfer(t.Context(), ""); code(err) != schema.Conflict || !strings.Contains(err.Error(), "the only voter") {
+		t.Errorf("%v", err)
+	}
 }
 
 // duty runs the membership duty on a leader until the function it returns.

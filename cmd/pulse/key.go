@@ -1,12 +1,10 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"pulse/schema"
 	"pulse/sdk"
 )
 
@@ -84,7 +82,8 @@ next task may have it and the review may take its time. Be sure that what the ta
 have left half done harms nobody. The note is recorded.
 
 A key cannot be taken from a task that runs. "pulse task cancel" asks its handler to stop,
-and the key is free when the attempt has ended, or its lease.`,
+and the key is free when the attempt has ended, or its lease. A key that nobody holds is
+free: that is said, and nothing is changed.`,
 		Example: "  pulse key free account/1 --note 'the bank answers tomorrow; others may go on'",
 		Args:    exactly("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -96,15 +95,15 @@ and the key is free when the attempt has ended, or its lease.`,
 				return err
 			}
 			defer cancel()
-			// The API answers for every key, as one that nobody uses has no row. Whoever
-			// frees a key by hand means one that is held: a name with a slip in it would
-			// look like a success.
+			// A key that nobody holds is answered like one that was freed just now. Whoever
+			// frees a key by hand wants to know which it was, as a name with a slip in it
+			// would look like a success; and what changed nothing is not put on record.
 			key, err := c.Key(ctx, args[0])
 			switch {
 			case err != nil:
 				return err
 			case key.HolderTaskID == "" && key.Waiters == 0:
-				return fmt.Errorf("nobody holds the key %q or waits for it: 'pulse key list' shows those in use (%w)", args[0], schema.NotFound)
+				return a.done(cmd, key, "Nobody holds the key %q or waits for it: nothing was changed. 'pulse key list' shows those in use.", key.Key)
 			case key.HolderTaskID == "":
 				return a.done(cmd, key, "Key %s is free already.", key.Key)
 			}

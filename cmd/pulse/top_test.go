@@ -102,6 +102,6 @@ func TestTheLogLevelOfANodeIsChanged(t *testing.T) {
 	t.Parallel()
 	s, _ := startNode(t)
 	// A node in a test has a logger of the test's, without a level to change.
-	s.fails(exitFailed, "is not to be changed", "cluster", "log-level", "debug")
+	s.fails(exitFailed, "cannot be changed while it runs", "cluster", "log-level", "debug")
 	s.fails(exitUsage, "debug, info, warn, error", "cluster", "log-level", "loud")
 }

@@ -71,8 +71,15 @@ func (v *visit) key() error {
 
 func (v *visit) doFree() error {
 	name := v.r.PostForm.Get("name")
-	if err := v.post(v.in("keys", name)+":free", map[string]any{"note": v.r.PostForm.Get("note")}, nil); err != nil {
+	var now key
+	if err := v.post(v.in("keys", name)+":free", map[string]any{"note": v.r.PostForm.Get("note")}, &now); err != nil {
 		return err
 	}
-	return v.done(v.keyPath(name), "The key is free; the next task that waits for it may have it by now.")
+	switch {
+	case now.HolderTaskID != "":
+		return v.done(v.keyPath(name), "The key went on to the next task that waited for it.")
+	case now.Waiters > 0:
+		return v.done(v.keyPath(name), "The key is free; the next task that waits for it may have it by now.")
+	}
+	return v.done(v.keyPath(name), "The key is free: nobody holds it or waits for it.")
 }

@@ -72,7 +72,7 @@ func stateStatus(answer *pb.Answer) *StateStatus {
 // has arrived for the whole.
 func backup(e *exchange) error {
 	if e.h.opt.Cluster == nil {
-		return schema.Errorf(schema.Unavailable, "this process has no state to back up")
+		return schema.Errorf(schema.Conflict, "this process has no state to back up; ask a server of the cluster")
 	}
 	if e.h.backups.Add(1) > int64(e.h.opt.BackupsMax) {
 		e.h.backups.Add(-1)
@@ -234,7 +234,7 @@ func removeServer(e *exchange) error {
 }
 
 func noCluster() error {
-	return schema.Errorf(schema.Unavailable, "this process knows nothing of its cluster")
+	return schema.Errorf(schema.Conflict, "this process knows nothing of its cluster; ask a server of the cluster")
 }
 
 func (e *exchange) answerShape(shape any) error { return e.answerShapeAs(http.StatusOK, shape) }

@@ -105,7 +105,7 @@ func (e *exchange) nodeID() string {
 }
 
 func noLogLevel() error {
-	return schema.Errorf(schema.Unavailable, "the log level of this process is not to be changed while it runs")
+	return schema.Errorf(schema.Conflict, "the log level of this process cannot be changed while it runs; start it anew with another one")
 }
 
 // levelName is a level as flags and the API spell it.

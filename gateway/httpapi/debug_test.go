@@ -39,8 +39,10 @@ func TestTheLogLevelIsChangedWhileTheNodeRuns(t *testing.T) {
 		t.Error("a refused change has changed the level")
 	}
 	none := newRig(t, func(o *Options) { o.LogLevel = nil })
-	if w := none.do("GET", "/v1/cluster/log-level", ""); w.Code != http.StatusServiceUnavailable {
-		t.Errorf("without a level: %d", w.Code)
+	for _, c := range [][2]string{{"GET", ""}, {"PUT", `{"level":"debug"}`}} {
+		if w := none.do(c[0], "/v1/cluster/log-level", c[1]); w.Code != http.StatusConflict || strings.Contains(w.Body.String(), `"retryable":true`) {
+			t.Errorf("%s without a level: %d %s", c[0], w.Code, w.Body)
+		}
 	}
 }
 

@@ -470,14 +470,14 @@ func TestTheClusterIsSeenWithoutALeader(t *testing.T) {
 func TestAProcessWithoutAClusterSaysSo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(o *Options) { o.Cluster, o.Metrics = nil, nil })
-	for target, status := range map[string]int{"/v1/cluster": 503, "/v1/cluster/backup": 503, "/v1/cluster/members": 503, "/metrics": 404, "/readyz": 200} {
+	for target, status := range map[string]int{"/v1/cluster": 409, "/v1/cluster/backup": 409, "/v1/cluster/debug": 409, "/v1/cluster/members": 409, "/metrics": 404, "/readyz": 200} {
 		if w := r.do("GET", target, ""); w.Code != status {
 			t.Errorf("%s: %d", target, w.Code)
 		}
 	}
 	for target, body := range map[string]string{"/v1/cluster:transfer": "", "/v1/cluster:remove": `{"node_id":"a"}`} {
-		if w := r.do("POST", target, body); w.Code != 503 {
-			t.Errorf("%s: %d", target, w.Code)
+		if w := r.do("POST", target, body); w.Code != 409 || strings.Contains(w.Body.String(), `"retryable":true`) {
+			t.Errorf("%s: %d %s", target, w.Code, w.Body)
 		}
 	}
 }

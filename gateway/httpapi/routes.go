@@ -412,31 +412,35 @@ func workerRoutes() []*route {
 func clusterRoutes() []*route {
 	return []*route{{
 		method: http.MethodGet, path: "/v1/cluster/log-level", id: "get-log-level", tag: "cluster",
-		title: "Read the log level of the node that is asked", answers: ok(typeOf[LogLevel](), "The level."), handle: getLogLevel,
+		title: "Read the log level of the node that is asked", answers: ok(typeOf[LogLevel](), "The level."),
+		codes: []schema.Code{schema.Conflict}, handle: getLogLevel,
 	}, {
 		method: http.MethodPut, path: "/v1/cluster/log-level", id: "put-log-level", tag: "cluster", unkeyed: true,
-		title: "Change the log level of the node that is asked", about: "It holds until the process ends.",
-		body: typeOf[LogLevelWish](), bodyMust: true, answers: ok(typeOf[LogLevel](), "The level."), handle: putLogLevel,
+		title: "Change the log level of the node that is asked", about: "It holds until the process ends. A process that cannot change it answers conflict.",
+		body: typeOf[LogLevelWish](), bodyMust: true, answers: ok(typeOf[LogLevel](), "The level."),
+		codes: []schema.Code{schema.Conflict}, handle: putLogLevel,
 	}, {
 		method: http.MethodGet, path: "/v1/cluster", id: "get-cluster", tag: "cluster",
 		title: "See how the cluster stands", about: "Answered from what this node knows, with or without a leader.",
-		query: freshness, answers: ok(typeOf[ClusterStatus](), "The status."), handle: getCluster,
+		query: freshness, answers: ok(typeOf[ClusterStatus](), "The status."), codes: []schema.Code{schema.Conflict}, handle: getCluster,
 	}, {
 		method: http.MethodGet, path: "/v1/cluster/backup", id: "backup-cluster", tag: "cluster", waits: true,
 		title: "Back the whole state up", about: "One stream, consistent and checked. A connection that ends early has no backup.",
-		answers: []reply{{status: http.StatusOK, media: "application/octet-stream", about: "The backup."}}, handle: backup,
+		answers: []reply{{status: http.StatusOK, media: "application/octet-stream", about: "The backup."}},
+		codes:   []schema.Code{schema.Conflict}, handle: backup,
 	}, {
 		method: http.MethodGet, path: "/v1/cluster/debug", id: "debug-node", tag: "cluster",
 		title:   "Collect what helps to find out what is wrong with a node",
 		about:   "Of the node that answers: version, settings, status, metrics, goroutines, heap, the newest log lines. Without secrets and payloads.",
-		answers: []reply{{status: http.StatusOK, media: "application/gzip", about: "A tar.gz."}}, handle: debugNode,
+		answers: []reply{{status: http.StatusOK, media: "application/gzip", about: "A tar.gz."}},
+		codes:   []schema.Code{schema.Conflict}, handle: debugNode,
 	}, {
 		method: http.MethodGet, path: "/v1/cluster/members", id: "list-members", tag: "cluster",
 		title: "List the nodes of the cluster", about: "Answered from what this node knows, with or without a leader. By id.",
-		answers: ok(typeOf[MemberList](), "Those that are alive, and the servers that should be."), handle: listMembers,
+		answers: ok(typeOf[MemberList](), "Those that are alive, and the servers that should be."), codes: []schema.Code{schema.Conflict}, handle: listMembers,
 	}, {
 		method: http.MethodPost, path: "/v1/cluster:transfer", id: "transfer-leadership", tag: "cluster", unkeyed: true,
-		title: "Hand leadership over", about: "Without node_id, to the voter that is most up to date.",
+		title: "Hand leadership over", about: "Without node_id, to the voter that is most up to date. Refused with conflict if the server that is named does not answer or has no vote, or if there is no other.",
 		body: typeOf[Transfer](), answers: ok(typeOf[Transferred](), "Who leads now."),
 		codes: []schema.Code{schema.NotFound, schema.Conflict}, handle: transferLeadership,
 	}, {
