@@ -95,7 +95,7 @@ func (n *standIn) Deliver(d []*pb.Delivery) {
 	n.got = append(n.got, d...)
 }
 
-func token(t *testing.T, secret string) Token {
+func token(t testing.TB, secret string) Token {
 	t.Helper()
 	k, err := NewToken([]byte(secret))
 	if err != nil {
@@ -105,7 +105,7 @@ func token(t *testing.T, secret string) Token {
 }
 
 // serve puts a stand-in on a port.
-func (m *members) serve(t *testing.T, n *standIn) (stop func()) {
+func (m *members) serve(t testing.TB, n *standIn) (stop func()) {
 	t.Helper()
 	s, err := NewServer(ServerConfig{
 		Local: n, Inbox: n, Feed: n.feed, Token: token(t, "secret"), Logger: slog.New(slog.DiscardHandler),
@@ -128,7 +128,7 @@ func (m *members) serve(t *testing.T, n *standIn) (stop func()) {
 	return stop
 }
 
-func peers(t *testing.T, m *members, secret string) *Peers {
+func peers(t testing.TB, m *members, secret string) *Peers {
 	t.Helper()
 	p, err := NewPeers(PeersConfig{Directory: m, Token: token(t, secret), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

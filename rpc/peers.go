@@ -25,6 +25,11 @@ var errLost = errors.New("the answer was lost")
 
 const (
 	messageBytesMax = 32 << 20
+	// What may be on its way unread, in a stream and in a connection, is fixed.
+	// Windows that adapt themselves are measured with a ping for nearly every
+	// message, and each ping is answered: three packets for one.
+	windowBytes     = 4 << 20
+	connWindowBytes = 16 << 20
 	dialTimeout     = 3 * time.Second
 	// A path that swallows packets is noticed by data that stays unacknowledged
 	// this long: the kernel's own patience is a quarter of an hour.
@@ -216,6 +221,7 @@ func (p *Peers) conn(id string) (*peer, *grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(creds),
 		grpc.WithPerRPCCredentials(p.cfg.Token),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageBytesMax), grpc.MaxCallSendMsgSize(messageBytesMax)),
+		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: unackedMax, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},

@@ -97,6 +97,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		grpc.StreamInterceptor(cfg.Token.stream),
 		grpc.MaxRecvMsgSize(messageBytesMax), grpc.MaxSendMsgSize(messageBytesMax),
 		grpc.MaxConcurrentStreams(streamsMax),
+		grpc.StaticStreamWindowSize(windowBytes), grpc.StaticConnWindowSize(connWindowBytes),
 		grpc.MaxHeaderListSize(16 << 10),
 		grpc.ConnectionTimeout(dialTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: unackedMax, Timeout: unackedMax}),

@@ -33,7 +33,7 @@ const (
 	handler = "bench"
 	// For done_*, about samplesPerSecond tasks are waited for one by one, evenly
 	// among all; waitersMax bounds how many at a time.
-	samplesPerSecond = 100
+	samplesPerSecond = 20
 	waitersMax       = 2000
 	// drainWithin is how long what is open at the end may take.
 	drainWithin = 2 * time.Minute
