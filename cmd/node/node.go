@@ -183,10 +183,17 @@ func (n *Node) openRaft() error {
 	if n.router, err = rpc.NewRouter(router); err != nil {
 		return err
 	}
-	n.ready = &readiness{status: n.raft.Status, read: func(ctx context.Context) error {
-		_, err := n.router.Read(ctx, &pb.Query{Namespace: fsm.DefaultName, Body: &pb.Query_GetQueue{GetQueue: &pb.GetQueue{Name: fsm.DefaultName}}})
-		return err
-	}}
+	n.ready = &readiness{
+		status: n.raft.Status,
+		read: func(ctx context.Context) error {
+			_, err := n.router.Read(ctx, &pb.Query{Namespace: fsm.DefaultName, Body: &pb.Query_GetQueue{GetQueue: &pb.GetQueue{Name: fsm.DefaultName}}})
+			return err
+		},
+		reports: func() bool {
+			hub := n.carrier.inbox.hub.Load()
+			return hub == nil || hub.Reporting() // nil: it is not open yet
+		},
+	}
 	n.background("readiness", n.ready.run)
 	return nil
 }

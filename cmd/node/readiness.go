@@ -20,18 +20,21 @@ const (
 // is content with a leader that is heard of, and a server that is new, or was away,
 // hears one long before it has what it missed: a balancer would send it requests
 // that wait, and whoever restarts servers one after another would go on too early.
+// It is shown for each term anew, and again when the leader does not answer what
+// this server reports: raft may hear a leader that requests do not reach.
 type readiness struct {
-	status func() cluster.Status
-	read   func(context.Context) error // returns nil when a linearizable read here does
-	level  atomic.Bool
+	status  func() cluster.Status
+	read    func(context.Context) error // returns nil when a linearizable read here does
+	reports func() bool                 // the leader has answered the last report
+	level   atomic.Uint64               // the newest term in which it had caught up; 0: it has not
 }
 
 // amend adds what raft does not know to what it says.
 func (r *readiness) amend(s cluster.Status) cluster.Status {
 	switch {
 	case !s.Ready:
-		r.level.Store(false)
-	case s.LeaderID != s.ID && !r.level.Load():
+		r.level.Store(0)
+	case s.LeaderID != s.ID && r.level.Load() != s.Term:
 		s.Ready = false
 		s.NotReady = append(s.NotReady, "it has not caught up with the leader yet")
 	}
@@ -43,23 +46,22 @@ func (r *readiness) run(ctx context.Context) {
 	seen := time.Now()
 	for {
 		wait := levelWatch
-		if time.Since(seen) > levelGap {
-			r.level.Store(false)
+		if stoodStill(seen, time.Now()) {
+			r.level.Store(0)
 		}
-		seen = time.Now()
 		s := r.status()
 		switch {
 		case !s.Ready:
-			r.level.Store(false)
+			r.level.Store(0)
 			wait = levelPoll
 		case s.LeaderID == s.ID:
-			r.level.Store(true)
-		case !r.level.Load():
-			if !r.try(ctx) {
+			r.level.Store(s.Term)
+		case r.level.Load() != s.Term || !r.reports():
+			if !r.try(ctx, s.Term) {
 				wait = levelPoll
 			}
-			seen = time.Now()
 		}
+		seen = time.Now()
 		select {
 		case <-ctx.Done():
 			return
@@ -68,12 +70,20 @@ func (r *readiness) run(ctx context.Context) {
 	}
 }
 
-func (r *readiness) try(ctx context.Context) bool {
+// stoodStill says whether nothing went on here between two looks. The monotonic
+// clock of a machine that was suspended has not gone on either.
+func stoodStill(seen, now time.Time) bool {
+	return max(now.Sub(seen), now.Round(0).Sub(seen.Round(0))) > levelGap
+}
+
+// try reads in a term and notes how that went.
+func (r *readiness) try(ctx context.Context, term uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
 	defer cancel()
 	if r.read(ctx) != nil {
+		r.level.Store(0)
 		return false
 	}
-	r.level.Store(true)
+	r.level.Store(term)
 	return true
 }

@@ -21,7 +21,7 @@ const (
 	// loneElection is how long a lone voter waits for a leader before it becomes
 	// it: nobody else could.
 	loneElection = 100 * time.Millisecond
-	// readyWithin is how long a node may take to read its log again.
+	// readyWithin is how long a node that is alone may take to read its log again.
 	readyWithin = 10 * time.Minute
 	// closeWithin bounds a polite end.
 	closeWithin = 15 * time.Second
@@ -51,10 +51,7 @@ func (a *app) serve(cmd *cobra.Command, cfg node.Config, with func(ctx context.C
 		defer cancel()
 		err = errors.Join(err, n.Close(now))
 	}()
-	ready, cancel := ctx, func() {}
-	if cfg.Cluster == nil || !cfg.Cluster.Gateway { // which waits for others, as long as it takes
-		ready, cancel = context.WithTimeout(ctx, readyWithin)
-	}
+	ready, cancel := awaitReady(ctx, cfg)
 	defer cancel()
 	if err := n.WaitReady(ready); err != nil {
 		if ctx.Err() != nil {
@@ -73,6 +70,16 @@ func (a *app) serve(cmd *cobra.Command, cfg node.Config, with func(ctx context.C
 	case err := <-failed:
 		return cmp.Or(err, errors.New("the node has stopped"))
 	}
+}
+
+// awaitReady bounds the wait for a node to be ready. One of several waits for the
+// others, or for gigabytes of state from them, as long as it takes: ended and
+// started again, it would begin from the start.
+func awaitReady(ctx context.Context, cfg node.Config) (context.Context, context.CancelFunc) {
+	if cfg.Cluster != nil {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, readyWithin)
 }
 
 // nodeFlags are what a node is told.
