@@ -5,14 +5,13 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"pulse/test/calm"
+	"pulse/test/ports"
 )
 
 // callee is the transport to a server that is away for some calls.
@@ -125,30 +124,9 @@ func TestADialThatFindsNobodySaysSo(t *testing.T) {
 	}
 }
 
-// A machine that is switched off answers nothing. Here it is a port whose kernel
-// takes no connection any more.
 func TestADialThatNothingAnswersEndsLongBeforeItsTime(t *testing.T) {
 	t.Parallel()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
-	name, err := syscall.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	full := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*syscall.SockaddrInet4).Port))
-	for {
-		conn, err := net.DialTimeout("tcp", full, time.Second)
-		if err != nil {
-			break
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-	}
+	full := net.JoinHostPort("127.0.0.1", ports.Silent(t))
 	a := testLayer(t, "one")
 	gaveUp := make(chan error, 1)
 	go func() {

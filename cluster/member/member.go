@@ -64,6 +64,13 @@ type Node struct {
 // metaBytesMax is what memberlist carries with each node.
 const metaBytesMax = memberlist.MetaMaxSize
 
+const (
+	// dialTimeout bounds one exchange with another node.
+	dialTimeout = 5 * time.Second
+	// joinMore is what other addresses have once one was reached.
+	joinMore = time.Second
+)
+
 // aloneRetry is how often a node that sees nobody dials the others.
 const aloneRetry = 500 * time.Millisecond
 
@@ -143,6 +150,7 @@ type List struct {
 	logger *slog.Logger
 	cancel context.CancelFunc
 	done   chan struct{}
+	dials  sync.WaitGroup
 
 	mu      sync.Mutex // guards what is below
 	self    Node
@@ -151,6 +159,7 @@ type List struct {
 	changed chan struct{}       // closed and replaced at each change
 	refusal error               // why the last merge was refused
 	over    bool                // OnSuperseded was called
+	dialled map[string]bool     // addresses that are being dialled
 
 	learnt chan struct{} // capacity 1: known has something new
 }
@@ -169,7 +178,7 @@ func Start(ctx context.Context, cfg Config) (*List, error) {
 		cfg.TakenFor = 15 * time.Second
 	}
 	l := &List{
-		cfg: cfg, logger: cfg.Logger, self: cfg.Self, nodes: map[string]Node{}, known: map[string]lastSeen{},
+		cfg: cfg, logger: cfg.Logger, self: cfg.Self, nodes: map[string]Node{}, known: map[string]lastSeen{}, dialled: map[string]bool{},
 		changed: make(chan struct{}), done: make(chan struct{}), learnt: make(chan struct{}, 1),
 	}
 	l.recall()
@@ -181,7 +190,9 @@ func Start(ctx context.Context, cfg Config) (*List, error) {
 		return nil, fmt.Errorf("gossip at %s: %w", cfg.Bind, err)
 	}
 	if err := l.joinFirst(ctx); errors.Is(err, ErrTaken) || errors.Is(err, ErrOtherCluster) || errors.Is(err, ErrSuperseded) {
-		return nil, errors.Join(err, l.ml.Shutdown())
+		err = errors.Join(err, l.ml.Shutdown())
+		l.dials.Wait()
+		return nil, err
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l.cancel = cancel
@@ -202,6 +213,7 @@ func (l *List) config() (*memberlist.Config, error) {
 	mc.Name = l.cfg.Self.ID
 	mc.SecretKey = key
 	mc.Label = "pulse-" + hex.EncodeToString(label)
+	mc.TCPTimeout = dialTimeout
 	mc.EnableCompression = false // messages are short, and each compressor is made anew with a table of 64 KiB
 	mc.BindAddr, mc.BindPort, err = hostPort(l.cfg.Bind)
 	if err != nil {
@@ -262,22 +274,51 @@ func (l *List) joinFirst(ctx context.Context) error {
 	}
 }
 
+// join dials the others, all at once: a machine that is switched off answers nobody,
+// and must not be waited for by those that are there. It returns when all have
+// answered or failed, or one has been reached and the rest has had a moment.
 func (l *List) join(addrs []string) error {
+	l.mu.Lock()
+	l.refusal = nil
+	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a string) bool { return l.dialled[a] })
+	for _, a := range addrs {
+		l.dialled[a] = true
+	}
+	l.mu.Unlock()
 	if len(addrs) == 0 {
 		return nil
 	}
-	l.mu.Lock()
-	l.refusal = nil
-	l.mu.Unlock()
-	n, err := l.ml.Join(addrs)
-	l.mu.Lock()
-	refusal := l.refusal
-	l.mu.Unlock()
-	if refusal != nil {
-		return refusal
+	outcomes := make(chan error, len(addrs))
+	for _, a := range addrs {
+		l.dials.Go(func() {
+			_, err := l.ml.Join([]string{a})
+			l.mu.Lock()
+			delete(l.dialled, a)
+			l.mu.Unlock()
+			outcomes <- err
+		})
 	}
-	if n == 0 && err != nil {
-		return fmt.Errorf("reach any of %s: %w", strings.Join(addrs, ", "), err)
+	var errs error
+	reached, over := false, (<-chan time.Time)(nil)
+	for range addrs {
+		select {
+		case err := <-outcomes:
+			errs = errors.Join(errs, err)
+			if err == nil && !reached {
+				reached, over = true, time.After(joinMore)
+			}
+			continue
+		case <-over:
+		}
+		break
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refusal != nil {
+		return l.refusal
+	}
+	if !reached {
+		return fmt.Errorf("reach any of %s: %w", strings.Join(addrs, ", "), errs)
 	}
 	return nil
 }
@@ -394,6 +435,7 @@ func (l *List) Close() error { return l.close(goodbyeWithin) }
 func (l *List) close(within time.Duration) error {
 	l.cancel()
 	<-l.done
+	l.dials.Wait()
 	if err := l.ml.Leave(within); err != nil {
 		l.logger.Warn("gossip is slow; the others will notice by themselves that this node is gone", "error", err)
 	}
@@ -408,6 +450,7 @@ const goodbyeWithin = 2 * time.Second
 func (l *List) Kill() error {
 	l.cancel()
 	<-l.done
+	l.dials.Wait()
 	return l.ml.Shutdown()
 }
 

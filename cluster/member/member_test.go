@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"pulse/test/calm"
+	"pulse/test/ports"
 )
 
 func config(id string, join ...string) Config {
@@ -102,6 +104,37 @@ func TestAStrangerIsRefusedWithAReason(t *testing.T) {
 	start(t, wrong)
 	if got := a.Members(); len(got) != 1 {
 		t.Errorf("members are %+v", got)
+	}
+}
+
+// Machines that are switched off are waited for beside the others, not before them:
+// each takes ten seconds, and a server that is restarted meanwhile is missed.
+func TestMachinesThatAreSwitchedOffHoldNobodyUp(t *testing.T) {
+	t.Parallel()
+	off := ports.Silent(t)
+	a := start(t, config("a"))
+	cfg := config("b")
+	for i := range 30 {
+		cfg.Join = append(cfg.Join, fmt.Sprintf("127.0.0.%d:%s", 2+i, off))
+	}
+	cfg.Join = append(cfg.Join, a.Addr())
+	cfg.RejoinEvery = time.Hour // joining has to do it
+	started := make(chan *List, 1)
+	go func() {
+		l, err := Start(context.Background(), cfg)
+		if err != nil {
+			t.Error(err)
+		}
+		started <- l
+	}()
+	until(t, a, "b is there", count(2))
+	select {
+	case b := <-started:
+		if err := b.Kill(); err != nil {
+			t.Error(err)
+		}
+	case <-time.After(calm.Patience):
+		t.Fatal("a node with members does not start, because others are switched off")
 	}
 }
 
