@@ -127,7 +127,7 @@ func (a *api) persist(ctx context.Context, what string, attempt func(context.Con
 	var before, lost error
 	final := func(err error) error {
 		if refusal, ok := errors.AsType[*Error](err); ok && lost != nil && refusal.Code != schema.ResultUnknown && !strings.HasPrefix(what, http.MethodGet) {
-			err = &Error{Code: schema.ResultUnknown, Retryable: true, Message: fmt.Sprintf("a try may have been carried out, as its answer was lost (%v); the last one was refused: %s", lost, refusal.Message)}
+			err = doubted(refusal, lost)
 		}
 		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
@@ -162,6 +162,11 @@ func (a *api) persist(ctx context.Context, what string, attempt func(context.Con
 			return final(err)
 		}
 	}
+}
+
+// doubted is what a refusal becomes if another try may have been carried out.
+func doubted(refusal *Error, lost error) *Error {
+	return &Error{Code: schema.ResultUnknown, Retryable: true, Message: fmt.Sprintf("a try may have been carried out, as its answer was lost (%v); the last one was refused: %s", lost, refusal.Message)}
 }
 
 // answerLost says that a try may have been carried out: it was sent, or may have

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"pulse/schema"
 )
 
 const (
@@ -266,33 +268,81 @@ func batchBody(tasks [][]byte) (body []byte, count int) {
 
 // submitChunk repeats a request until none of its items was refused for the
 // moment only; those already taken answer as before, because an item is keyed by
-// the request's key and its place. When ctx ends the last answer stands.
+// the request's key and its place. When ctx ends the last answer stands, but for
+// what another try may have done since, or before: see chunk.
 func (c *Client) submitChunk(ctx context.Context, queue string, body []byte, count int, key, note string) ([]BatchItem, error) {
 	if c.fault != nil {
 		return nil, c.fault
 	}
 	r := request{method: http.MethodPost, path: c.queuePath(queue) + "/tasks:batch", body: body, key: key, note: note, quiet: true, try: batchTimeout}
-	var items []BatchItem
+	part := chunk{lost: make([]error, count)}
 	err := c.api.persist(ctx, r.path, func(ctx context.Context) error {
 		var answer struct {
 			Results []BatchItem `json:"results"`
 		}
 		if err := c.api.try(ctx, r, &answer); err != nil {
+			part.failed(err)
 			return err
 		}
 		if len(answer.Results) != count {
 			return &answerError{fmt.Errorf("%d results for %d tasks", len(answer.Results), count)}
 		}
-		items = answer.Results
-		for i := range items {
-			if items[i].Err != nil && mayRetry(items[i].Err) {
-				return items[i].Err
-			}
-		}
-		return nil
+		return part.answered(answer.Results)
 	})
-	if items != nil && err != nil && ctx.Err() != nil {
-		return items, nil //nolint:nilerr // each item says what became of it
+	if part.items != nil && err != nil && ctx.Err() != nil {
+		return part.outcome(), nil //nolint:nilerr // each item says what became of it
 	}
-	return items, err
+	return part.outcome(), err
+}
+
+// chunk is what the tries of a request for many tasks have said of them.
+type chunk struct {
+	items []BatchItem // of the newest answer
+	lost  []error     // by place: why a try before that may have taken it
+	since error       // why a try after it may have taken any
+}
+
+// failed notes a try without an answer about the items.
+func (p *chunk) failed(err error) {
+	if answerLost(err) {
+		p.since = err
+	}
+}
+
+// answered notes an answer, and returns the refusal that another try may mend.
+func (p *chunk) answered(items []BatchItem) (again error) {
+	for i := range items {
+		if p.since != nil {
+			p.lost[i] = p.since
+		}
+		refusal := items[i].Err
+		if refusal == nil || !mayRetry(refusal) {
+			continue
+		}
+		if again == nil {
+			again = refusal
+		}
+		if answerLost(refusal) {
+			p.lost[i] = refusal
+		}
+	}
+	p.items, p.since = items, nil
+	return again
+}
+
+// outcome is the items, each with a refusal only if no other try may have taken
+// it. One that is final says that none before it did; and what breaks a rule is
+// never taken.
+func (p *chunk) outcome() []BatchItem {
+	for i := range p.items {
+		refusal, ok := errors.AsType[*Error](p.items[i].Err)
+		switch {
+		case !ok || refusal.Code == schema.ResultUnknown || refusal.Code == schema.InvalidArgument:
+		case p.since != nil:
+			p.items[i].Err = doubted(refusal, p.since)
+		case refusal.Retryable && p.lost[i] != nil:
+			p.items[i].Err = doubted(refusal, p.lost[i])
+		}
+	}
+	return p.items
 }

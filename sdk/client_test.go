@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -337,6 +338,58 @@ func TestABatchIsCutKeyedAndRepeatedByPlace(t *testing.T) {
 			t.Errorf("keys: %s", got)
 		}
 	})
+}
+
+// An item of a batch that was refused promises that nothing happened, unless another
+// try of its request may have taken it: one before, or one since.
+func TestAnItemOfABatchDoesNotHideATryWhoseAnswerWasLost(t *testing.T) {
+	t.Parallel()
+	answer := func(codes ...schema.Code) http.HandlerFunc {
+		return func(rw http.ResponseWriter, _ *http.Request) {
+			results := make([]string, len(codes))
+			for i, code := range codes {
+				results[i] = fmt.Sprintf(taskJSON, "WAITING")
+				if code != "" {
+					results[i] = fmt.Sprintf(`{"error":{"status":%d,"code":"%s","detail":"x","retryable":%t}}`, code.HTTPStatus(), code, code.Retryable())
+				}
+			}
+			fmt.Fprintf(rw, `{"results":[%s]}`, strings.Join(results, ","))
+		}
+	}
+	mixed := answer("", schema.Unavailable, schema.Conflict, schema.InvalidArgument)
+	for name, c := range map[string]struct {
+		tries []http.HandlerFunc // and then no leader
+		want  string
+	}{
+		"no try was lost":              {[]http.HandlerFunc{mixed}, " unavailable conflict invalid_argument"},
+		"one before was lost":          {[]http.HandlerFunc{broken, mixed}, " result_unknown conflict invalid_argument"},
+		"one since was lost":           {[]http.HandlerFunc{mixed, broken}, " result_unknown result_unknown invalid_argument"},
+		"one before was unknown":       {[]http.HandlerFunc{answer(schema.ResultUnknown, schema.QueueFull), answer(schema.NoLeader, schema.NoLeader)}, "result_unknown no_leader"},
+		"one was taken after all":      {[]http.HandlerFunc{answer(schema.ResultUnknown, schema.QueueFull), answer("", schema.NoLeader)}, " no_leader"},
+		"one between was lost":         {[]http.HandlerFunc{mixed, broken, mixed}, " result_unknown conflict invalid_argument"},
+		"one since was merely refused": {[]http.HandlerFunc{mixed, answerProblem(schema.Unavailable)}, " unavailable conflict invalid_argument"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			tries := c.tries
+			for range 100 {
+				tries = append(tries, answerProblem(schema.NoLeader))
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			specs := slices.Repeat([]TaskSpec{{Handler: "echo"}}, len(strings.Split(c.want, " ")))
+			items, err := newServer(t, tries...).connect().SubmitBatch(ctx, "", specs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, item := range items {
+				got = append(got, string(CodeOf(item.Err)))
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("%s: %q, want %q", name, strings.Join(got, " "), c.want)
+			}
+		})
+	}
 }
 
 func TestABatchIsCutBelowTheBodyLimit(t *testing.T) {
