@@ -64,6 +64,8 @@ export interface Request {
   headers?: Record<string, string>;
   /** Limit of one try. */
   tryMs?: number;
+  /** Called if the answer is the remembered one of an earlier request under the key. */
+  replayed?: () => void;
 }
 
 /**
@@ -123,21 +125,35 @@ export class Api {
     return this.persist(`${r.method} ${r.path}`, signal, () => this.try(r, signal));
   }
 
-  /** Repeats attempt while its error says that another may do better. */
+  /**
+   * Repeats attempt while its error says that another may do better.
+   *
+   * A refusal speaks of its own try. If the answer to an earlier one was lost, that
+   * one may have been carried out, whatever the last one promises: the refusal of a
+   * change becomes a result_unknown then.
+   */
   async persist<T>(what: string, signal: AbortSignal | undefined, attempt: () => Promise<T>): Promise<T> {
+    let lost: unknown;
+    let last: unknown;
+    const givenUp = () => {
+      const hidden = lost !== undefined && last instanceof PulseError && last.code !== "result_unknown" && !what.startsWith("GET ");
+      return new CallAborted(signal?.reason, hidden ? doubted(last as PulseError, lost) : last);
+    };
     for (let tries = 0; ; tries++) {
-      if (signal?.aborted) throw new CallAborted(signal.reason);
+      if (signal?.aborted) throw givenUp();
       const { place } = this.addr();
       try {
         return await attempt();
       } catch (error) {
-        if (signal?.aborted) throw new CallAborted(signal.reason, error);
+        last = error;
+        if (signal?.aborted) throw givenUp();
         if (!mayRetry(error)) throw error;
+        if (answerLost(error)) lost = error;
         this.moveOn(place);
         const delay = Math.max(backoff(tries, retryFirstMs, retryMostMs), error instanceof PulseError ? error.retryAfterMs : 0);
         // Once aloud: a caller whose signal never ends should know why it waits.
         this.log[tries === triesQuiet ? "warn" : "debug"]("request still failing, trying again", { request: what, tries: tries + 1, delayMs: Math.round(delay), error: String(error) });
-        if (!(await pause(delay, signal))) throw new CallAborted(signal?.reason, error);
+        if (!(await pause(delay, signal))) throw givenUp();
       }
     }
   }
@@ -217,7 +233,10 @@ export class Api {
       request.end(r.body);
     });
     const status = answer.statusCode ?? 0;
-    if (status >= 200 && status < 300) return answer;
+    if (status >= 200 && status < 300) {
+      if (answer.headers["idempotency-replayed"] === "true") r.replayed?.();
+      return answer;
+    }
     const retryAfter = answer.headers["retry-after"];
     throw refusalOf(status, retryAfter, await readBody(answer));
   }
@@ -251,6 +270,19 @@ async function readBody(answer: http.IncomingMessage): Promise<string> {
 export function mayRetry(error: unknown): boolean {
   if (error instanceof PulseError) return error.retryable;
   return !(error instanceof AnswerError);
+}
+
+/** Whether a try may have been carried out: it was sent, or may have been, and nobody said what became of it. */
+export function answerLost(error: unknown): boolean {
+  if (error instanceof PulseError) return error.code === "result_unknown";
+  if (error instanceof AggregateError && error.errors.length > 0) return error.errors.some(answerLost);
+  const syscall = (error as { syscall?: unknown } | undefined)?.syscall;
+  return syscall !== "connect" && syscall !== "getaddrinfo";
+}
+
+/** What a refusal becomes if another try may have been carried out. */
+export function doubted(refusal: PulseError, lost: unknown): PulseError {
+  return new PulseError("result_unknown", `a try may have been carried out, as its answer was lost (${String(lost)}); the last one was refused: ${refusal.message}`);
 }
 
 /** Makes an id or an Idempotency-Key: 128 random bits. */

@@ -1,9 +1,9 @@
-import { Api, callTimeoutMs, escape, mayRetry, newId, type ConnectionOptions, type Request } from "./api.js";
+import { answerLost, Api, callTimeoutMs, doubted, escape, mayRetry, newId, type ConnectionOptions, type Request } from "./api.js";
 import { AnswerError, CallAborted, PulseError } from "./error.js";
 import { businessJson, elements, members, stringify } from "./json.js";
 import { decode, isSettled, isTerminal, snake } from "./types.js";
 import { scheduleBody, timesOf, type Backfill, type ScheduleInfo, type ScheduleSpec } from "./schedules.js";
-import type { AttemptInfo, QueueInfo, QueueSettings, RecoverySafety, RetryPolicy, State, TaskEvent, TaskInfo, Time } from "./types.js";
+import type { AttemptInfo, QueueInfo, QueueSettings, RecoverySafety, RetryPolicy, ReviewDecision, State, TaskEvent, TaskInfo, Time } from "./types.js";
 import { now, pause } from "./wait.js";
 import { follow } from "./watch.js";
 
@@ -74,7 +74,7 @@ export interface TaskFilter {
 
 /** A decision about a task in NEEDS_REVIEW. It is recorded. */
 export interface Review {
-  decision: "SUCCEEDED" | "FAILED" | "CANCELLED" | "RETRY";
+  decision: ReviewDecision;
   /** Why; always needed. */
   note: string;
   /** With SUCCEEDED. */
@@ -108,7 +108,7 @@ export class Client {
 
   /** Hands a task to the cluster. Once it is back the task survives any single node. */
   async submit(spec: TaskSpec, options: CallOptions = {}): Promise<TaskInfo> {
-    return decode(await this.change("POST", `${this.queuePath(spec.queue)}/tasks`, submission(spec), options));
+    return this.changeTask(`${this.queuePath(spec.queue)}/tasks`, submission(spec), options);
   }
 
   /**
@@ -131,20 +131,29 @@ export class Client {
     return items;
   }
 
-  /** Repeats a request until none of its items was refused for the moment only; those already taken answer as before. */
+  /**
+   * Repeats a request until none of its items was refused for the moment only;
+   * those already taken answer as before. When the signal ends the last answer
+   * stands, but for what another try may have done since, or before: see Chunk.
+   */
   private async submitChunk(options: CallOptions & { queue?: string }, body: string, count: number, key: string): Promise<BatchItem[]> {
     const r: Request = { method: "POST", path: `${this.queuePath(options.queue)}/tasks:batch`, body, key, tryMs: batchTimeoutMs };
-    let items: BatchItem[] | undefined;
+    const part = new Chunk();
     try {
       return await this.api.persist(r.path, options.signal, async () => {
-        const answer = decode<{ results: (TaskInfo & { error?: PulseError })[] }>(await this.api.try(r, options.signal));
+        let text: string;
+        try {
+          text = await this.api.try(r, options.signal);
+        } catch (error) {
+          part.failed(error);
+          throw error;
+        }
+        const answer = decode<{ results: (TaskInfo & { error?: PulseError })[] }>(text);
         if (answer.results.length !== count) throw new AnswerError(`pulse: ${answer.results.length} results for ${count} tasks`);
-        items = answer.results.map((result) => (result.error === undefined ? { task: result } : { error: result.error }));
-        for (const item of items) if (item.error !== undefined && mayRetry(item.error)) throw item.error;
-        return items;
+        return part.answered(answer.results.map((result) => (result.error === undefined ? { task: result } : { error: result.error })));
       });
     } catch (error) {
-      if (items !== undefined && error instanceof CallAborted) return items; // each says what became of it
+      if (part.items !== undefined && error instanceof CallAborted) return part.outcome();
       throw error;
     }
   }
@@ -184,7 +193,7 @@ export class Client {
   }
 
   private async actOn(id: string, verb: string, change: object, options: CallOptions): Promise<TaskInfo> {
-    return decode(await this.change("POST", `${this.taskPath(id)}:${verb}`, stringify(snake({ ...change, expectedRevision: options.expectedRevision })), options));
+    return this.changeTask(`${this.taskPath(id)}:${verb}`, stringify(snake({ ...change, expectedRevision: options.expectedRevision })), options);
   }
 
   /** Every run of a task that is kept, oldest first, with the receipts of its operations and the evidence that arrived too late. */
@@ -278,7 +287,7 @@ export class Client {
 
   /** Submits a schedule's task now. While a run is not over it is refused with conflict, unless the overlap policy is allow or allowOverlap is set. */
   async triggerSchedule(name: string, options: CallOptions & { allowOverlap?: boolean } = {}): Promise<TaskInfo> {
-    return decode(await this.change("POST", `${this.schedulePath(name)}:trigger`, stringify(snake({ note: options.note, allowOverlap: options.allowOverlap })), options));
+    return this.changeTask(`${this.schedulePath(name)}:trigger`, stringify(snake({ note: options.note, allowOverlap: options.allowOverlap })), options);
   }
 
   /** Submits the tasks of the times from `from` to before `until`, both in the past, that have none: at most 500 times in one call. With dryRun it only tells them. */
@@ -324,6 +333,15 @@ export class Client {
     return this.api.call({ method, path, body, key: options.idempotencyKey ?? newId(), note: options.note }, options.signal);
   }
 
+  /** A change that answers with a task, which tells whether it is a remembered answer. */
+  private async changeTask(path: string, body: string, options: CallOptions): Promise<TaskInfo> {
+    let replayed = false;
+    const key = options.idempotencyKey ?? newId();
+    const text = await this.api.call({ method: "POST", path, body, key, note: options.note, replayed: () => (replayed = true) }, options.signal);
+    const task = decode<TaskInfo>(text);
+    return replayed ? { ...task, replayed } : task;
+  }
+
   private path(rest: string): string {
     return `/v1/namespaces/${escape(this.namespace)}${rest}`;
   }
@@ -334,6 +352,46 @@ export class Client {
 
   private taskPath(id: string): string {
     return this.path(`/tasks/${escape(id)}`);
+  }
+}
+
+/** What the tries of a request for many tasks have said of them. */
+class Chunk {
+  /** Of the newest answer. */
+  items: BatchItem[] | undefined;
+  /** By place: why a try before that answer may have taken it. */
+  private readonly lost: unknown[] = [];
+  /** Why a try after it may have taken any. */
+  private since: unknown;
+
+  /** Notes a try without an answer about the items. */
+  failed(error: unknown): void {
+    if (answerLost(error)) this.since = error;
+  }
+
+  /** Notes an answer. Throws the refusal that another try may mend, if there is one. */
+  answered(items: BatchItem[]): BatchItem[] {
+    let again: PulseError | undefined;
+    items.forEach(({ error }, i) => {
+      if (this.since !== undefined) this.lost[i] = this.since;
+      if (error === undefined || !mayRetry(error)) return;
+      again ??= error;
+      if (answerLost(error)) this.lost[i] = error;
+    });
+    this.items = items;
+    this.since = undefined;
+    if (again !== undefined) throw again;
+    return items;
+  }
+
+  /** The items, each with a refusal only if no other try may have taken it. One that is final says that none before it did; and what breaks a rule is never taken. */
+  outcome(): BatchItem[] {
+    return (this.items ?? []).map((item, i) => {
+      const { error } = item;
+      if (error === undefined || error.code === "result_unknown" || error.code === "invalid_argument") return item;
+      const lost = this.since ?? (error.retryable ? this.lost[i] : undefined);
+      return lost === undefined ? item : { error: doubted(error, lost) };
+    });
   }
 }
 

@@ -9,4 +9,4 @@ export { defaultAddr, type ConnectionOptions, type Logger, type TlsOptions } fro
 export type { KnownCode } from "./codes.js";
 export { isSettled, isTerminal } from "./types.js";
 export type { Backfill, Fire, Overlap, ScheduledTask, ScheduleInfo, ScheduleSpec } from "./schedules.js";
-export type { AttemptInfo, Evidence, QueueInfo, QueueSettings, Receipt, RecoverySafety, RetryPolicy, State, TaskEvent, TaskInfo, Time } from "./types.js";
+export type { AttemptInfo, Decision, Evidence, QueueInfo, QueueSettings, Receipt, RecoverySafety, RetryPolicy, ReviewDecision, Scheduled, State, TaskEvent, TaskInfo, Time } from "./types.js";

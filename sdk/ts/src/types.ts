@@ -60,6 +60,14 @@ export interface TaskInfo {
   effectUncertain?: boolean;
   /** The task this one was made from by a manual retry. */
   retryOf?: string;
+  /** It holds its concurrency key: also in NEEDS_REVIEW, until that is settled or the key freed. */
+  holdsKey?: boolean;
+  /** While in NEEDS_REVIEW. */
+  reviewSince?: Time;
+  /** The last one. */
+  decision?: Decision;
+  /** Of a run of a schedule. */
+  scheduled?: Scheduled;
   createdAt: Time;
   updatedAt: Time;
   availableAt: Time;
@@ -73,6 +81,32 @@ export interface TaskInfo {
   lease?: { attemptId: string; epoch: bigint; instanceId: string; leaseUntil: Time };
   /** The submission found this task under its business key. */
   duplicate?: boolean;
+  /**
+   * This is the remembered answer to an earlier call under the same idempotencyKey:
+   * nothing was done now. The earlier call may be a try of this one whose answer was lost.
+   */
+  replayed?: boolean;
+}
+
+/** What a review of a task in NEEDS_REVIEW found out. */
+export type ReviewDecision = "SUCCEEDED" | "FAILED" | "CANCELLED" | "RETRY";
+
+/** What somebody, not a worker, decided about a task, and why: a review, or CANCEL, that it be cancelled. */
+export interface Decision {
+  decision: ReviewDecision | "CANCEL";
+  /** In whose name, like token/ID or client/NAME. */
+  by: string;
+  byName?: string;
+  at: Time;
+  note?: string;
+}
+
+/** Which time of which schedule a task is for. */
+export interface Scheduled {
+  /** Absent when the schedule was deleted. */
+  schedule?: string;
+  scheduleId: string;
+  nominalAt: Time;
 }
 
 /** One run, or offered run, of a task. */

@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { createInterface } from "node:readline";
-import { after, before, test } from "node:test";
+import { after, before, test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { CallAborted, Client, PulseError, raw, type TaskInfo } from "../src/index.js";
 import { Api } from "../src/api.js";
@@ -37,6 +37,18 @@ test("a business key is one task, and other content under it is refused", async 
     assert.equal(`${error.code} ${error.status} ${error.existingTaskId}`, `conflict 409 ${first.id}`);
     return true;
   });
+});
+
+test("a remembered answer says so, and a task says who decided about it", async () => {
+  const options = { ...end(), idempotencyKey: "once" };
+  const spec = { handler: "nobody", payload: raw("2.50"), concurrencyKey: "account/1" };
+  const first = await client.submit(spec, options);
+  const again = await client.submit(spec, options);
+  assert.equal(`${first.replayed} ${again.replayed} ${again.id === first.id}`, "undefined true true");
+  const gone = await client.cancel(first.id, { ...options, idempotencyKey: "gone", note: "the order was withdrawn" });
+  assert.equal(`${gone.state} ${gone.replayed} ${gone.decision?.decision} ${gone.decision?.note}`, "CANCELLED undefined CANCEL the order was withdrawn");
+  assert.equal((await client.cancel(first.id, { ...options, idempotencyKey: "gone", note: "the order was withdrawn" })).replayed, true);
+  assert.deepEqual((await client.get(first.id, end())).decision, gone.decision);
 });
 
 test("a request that breaks a rule names the place", async () => {
@@ -198,6 +210,54 @@ test("a request is repeated under one key, and what a proxy says is no answer of
   assert.ok(keys[0] !== undefined && keys.every((key) => key === keys[0]));
   proxy.close();
   proxy.closeAllConnections();
+});
+
+type Try = string | null | string[]; // the code of a refusal, no answer, or those of its items
+
+/** A server that answers with one try after another, and with no_leader when they are used up. */
+async function scripted(t: TestContext, tries: Try[]): Promise<{ client: Client; signal: AbortSignal }> {
+  const planned = tries.length;
+  const enough = new AbortController(); // aborted once a try beyond them has been answered
+  const debug = (_: string, more?: Record<string, unknown>) => void (Number(more?.["tries"]) > planned && enough.abort(new Error("enough")));
+  const infos = { conflict: 409, invalid_argument: 400, result_unknown: 504 } as Record<string, number>;
+  const problem = (code: string) => ({ status: infos[code] ?? 503, code, detail: "by the test", retryable: !["conflict", "invalid_argument"].includes(code) });
+  const server = createServer((request, answer) => {
+    request.resume();
+    const next = tries.length > 0 ? tries.shift()! : "no_leader";
+    if (next === null) return void request.socket.destroy();
+    if (typeof next === "string") return void answer.writeHead(problem(next).status).end(JSON.stringify(problem(next)));
+    answer.end(JSON.stringify({ results: next.map((code) => (code === "" ? { id: "ab", state: "WAITING" } : { error: problem(code) })) }));
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  t.after(() => (server.closeAllConnections(), server.close()));
+  const addrs = [`http://127.0.0.1:${(server.address() as AddressInfo).port}`];
+  return { client: new Client({ addrs, logger: { ...quiet, debug } }), signal: enough.signal };
+}
+
+test("a refusal does not hide a try whose answer was lost", async (t) => {
+  for (const [first, code] of [
+    [null, "result_unknown"],
+    ["unavailable", "no_leader"],
+  ] as const) {
+    const { client, signal } = await scripted(t, [first]);
+    await assert.rejects(client.cancel("ab", { signal }), (error: CallAborted) => (error.cause as PulseError).code === code);
+  }
+});
+
+test("an item of a batch does not hide a try whose answer was lost", async (t) => {
+  const mixed = ["", "unavailable", "conflict", "invalid_argument"];
+  const cases: [string, Try[], string[]][] = [
+    ["no try was lost", [mixed], mixed],
+    ["one before was lost", [null, mixed], ["", "result_unknown", "conflict", "invalid_argument"]],
+    ["one since was lost", [mixed, null], ["", "result_unknown", "result_unknown", "invalid_argument"]],
+    ["one before was unknown", [["result_unknown", "queue_full"], ["no_leader", "no_leader"]], ["result_unknown", "no_leader"]],
+    ["one was taken after all", [["result_unknown", "queue_full"], ["", "no_leader"]], ["", "no_leader"]],
+  ];
+  for (const [name, tries, want] of cases) {
+    const { client, signal } = await scripted(t, tries);
+    const items = await client.submitBatch(want.map(() => ({ handler: "echo" })), { signal });
+    assert.deepEqual(items.map((item) => item.error?.code ?? ""), want, name);
+  }
 });
 
 test("the example runs, and its process ends by itself when it is told to stop", async () => {

@@ -175,9 +175,14 @@ test("a handler that outlives its lease is told in time, and its report is kept 
   while (worker.stats().evidence === 0) await new Promise((resolve) => setTimeout(resolve, 20));
   const [attempt] = await client.attempts(task.id, end());
   assert.equal(`${attempt?.state} ${attempt?.evidence[0]?.outcome} ${attempt?.evidence[0]?.result?.text}`, 'EXPIRED SUCCEEDED {"written":3}');
-  assert.ok((await wanted(task.id, () => true)).effectUncertain, "evidence decides nothing");
+  const open = await wanted(task.id, () => true);
+  assert.ok(open.effectUncertain, "evidence decides nothing");
+  assert.ok(open.reviewSince !== undefined && open.decision === undefined);
   const settled = await client.review(task.id, { decision: "SUCCEEDED", note: "the evidence says so", result: parse('{"written":3.0}') }, end());
   assert.equal(`${settled.state} ${settled.result?.text}`, 'SUCCEEDED {"written":3.0}');
+  const { decision } = settled;
+  assert.equal(`${decision?.decision} ${decision?.note} ${decision?.at === settled.completedAt}`, "SUCCEEDED the evidence says so true");
+  assert.ok((decision?.by ?? "") !== "" && settled.reviewSince === undefined);
 });
 
 test("a signal is aborted before the attempt's timeout", async (t) => {
