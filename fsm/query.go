@@ -285,7 +285,9 @@ func (p *taskPage) add(t *pb.TaskRow) bool {
 	}
 	p.last = t.Id
 	if p.filter.IdsOnly {
-		p.out.Tasks = append(p.out.Tasks, &pb.TaskView{Task: &pb.TaskRow{Id: t.Id, State: t.State, Revision: t.Revision}})
+		p.out.Tasks = append(p.out.Tasks, &pb.TaskView{Task: &pb.TaskRow{
+			Id: t.Id, State: t.State, Revision: t.Revision, RecoverySafety: t.RecoverySafety, EffectUncertain: t.EffectUncertain,
+		}})
 		return true
 	}
 	full, err := p.v.full(t)

@@ -275,8 +275,12 @@ type BulkAnswer struct {
 
 // BulkResult is what became of one task: a revision, or why nothing.
 type BulkResult struct {
-	TaskID    string `json:"task_id"`
-	State     State  `json:"state,omitempty"` // of a dry run
+	TaskID string `json:"task_id"`
+	State  State  `json:"state,omitempty"` // of a dry run
+	// Of a dry run: what speaks against a repeat.
+	RecoverySafety  RecoverySafety `json:"recovery_safety,omitempty"`
+	EffectUncertain bool           `json:"effect_uncertain,omitempty"`
+
 	Revision  uint64 `json:"revision,omitempty,string"`
 	NewTaskID string `json:"new_task_id,omitempty"` // of a retry
 	Err       error  `json:"error,omitempty"`
@@ -285,16 +289,21 @@ type BulkResult struct {
 // UnmarshalJSON reads {task_id, revision, …} or {task_id, error: problem}.
 func (r *BulkResult) UnmarshalJSON(text []byte) error {
 	var in struct {
-		TaskID    string   `json:"task_id"`
-		State     State    `json:"state"`
-		Revision  uint64   `json:"revision,string"`
-		NewTaskID string   `json:"new_task_id"`
-		Error     *problem `json:"error"`
+		TaskID          string         `json:"task_id"`
+		State           State          `json:"state"`
+		RecoverySafety  RecoverySafety `json:"recovery_safety"`
+		EffectUncertain bool           `json:"effect_uncertain"`
+		Revision        uint64         `json:"revision,string"`
+		NewTaskID       string         `json:"new_task_id"`
+		Error           *problem       `json:"error"`
 	}
 	if err := json.Unmarshal(text, &in); err != nil {
 		return err
 	}
-	*r = BulkResult{TaskID: in.TaskID, State: in.State, Revision: in.Revision, NewTaskID: in.NewTaskID}
+	*r = BulkResult{
+		TaskID: in.TaskID, State: in.State, RecoverySafety: in.RecoverySafety, EffectUncertain: in.EffectUncertain,
+		Revision: in.Revision, NewTaskID: in.NewTaskID,
+	}
 	if in.Error != nil {
 		r.Err = in.Error.refusal()
 	}

@@ -617,11 +617,35 @@ func sayDryRun(w io.Writer, b *sdk.BulkAnswer) {
 		}
 		fmt.Fprintf(w, "%s  %s%s\n", r.TaskID, r.State, why)
 	}
-	if refused == 0 {
-		fmt.Fprintf(w, "The flags select %s; with --yes each would be asked to %s.\n", plural(b.Matched, "task"), b.Action)
-		return
+	but := ""
+	if refused > 0 {
+		but = fmt.Sprintf(", and %d would refuse", refused)
 	}
-	fmt.Fprintf(w, "The flags select %s; with --yes each would be asked to %s, and %d would refuse.\n", plural(b.Matched, "task"), b.Action, refused)
+	fmt.Fprintf(w, "The flags select %s; with --yes each would be asked to %s%s.\n", plural(b.Matched, "task"), b.Action, but)
+	if b.Action == sdk.BulkRetry {
+		warnOfRepeats(w, b.Results)
+	}
+}
+
+// warnOfRepeats says how much of what would be retried must not be done twice on
+// suspicion.
+func warnOfRepeats(w io.Writer, results []sdk.BulkResult) {
+	careful, doubtful := 0, 0
+	for _, r := range results {
+		if r.RecoverySafety != sdk.ReconcileOnly || !r.State.Terminal() {
+			continue
+		}
+		careful++
+		if r.State == sdk.StateSucceeded || r.EffectUncertain {
+			doubtful++
+		}
+	}
+	switch {
+	case doubtful > 0:
+		fmt.Fprintf(w, "RECONCILE_ONLY among them: %d; done, or maybe done: %d of these. A retry does their work once more.\n", careful, doubtful)
+	case careful > 0:
+		fmt.Fprintf(w, "RECONCILE_ONLY among them: %d; none of these was done.\n", careful)
+	}
 }
 
 func (a *app) taskWatchCommand() *cobra.Command {

@@ -674,6 +674,25 @@ func TestADryRunSaysWhatWouldBeRefused(t *testing.T) {
 	}
 }
 
+// What is RECONCILE_ONLY is not to be done twice on suspicion: a retry of many says how
+// many of those it would do once more.
+func TestADryRunOfARetryWarnsOfWhatMustNotBeDoneTwice(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	for _, args := range [][]string{{"echo", "--reconcile-only"}, {"fail", `{}`, "--reconcile-only"}, {"echo"}} {
+		s.ok("task", "get", s.submit(args...), "--wait")
+	}
+	if out := s.ok("task", "retry", "--state", "SUCCEEDED,FAILED", "--dry-run"); !strings.Contains(out, "\nRECONCILE_ONLY among them: 2; done, or maybe done: 1 of these. A retry does their work once more.\n") {
+		t.Error(out)
+	}
+	if out := s.ok("task", "retry", "--state", "FAILED", "--dry-run"); !strings.Contains(out, "\nRECONCILE_ONLY among them: 1; none of these was done.\n") {
+		t.Error(out)
+	}
+	if out := s.ok("task", "retry", "--handler", "nobody", "--dry-run"); strings.Contains(out, "RECONCILE_ONLY") {
+		t.Error(out)
+	}
+}
+
 // A key is taken from a task in review alone. One that nobody holds is no error, as in
 // the API, but it is said: its name may have a slip in it.
 func TestAKeyIsFreedFromATaskInReviewAlone(t *testing.T) {

@@ -21,6 +21,9 @@ type bulkPage struct {
 	Back    string
 	Fault   *problem
 
+	// Of a retry: how many are RECONCILE_ONLY, and of these were done or may have been.
+	Careful, Doubtful int
+
 	Done   int // after it
 	Failed []bulkResult
 	Whole  bool // all that were selected were tried
@@ -58,8 +61,16 @@ func (v *visit) bulk() error {
 	p.Matched, p.More = out.Matched, out.NextCursor != ""
 	count := map[string]int{}
 	for _, r := range out.Results {
-		if r.Error == nil {
-			count[r.State]++
+		if r.Error != nil {
+			continue
+		}
+		count[r.State]++
+		t := task{State: r.State, RecoverySafety: r.RecoverySafety, EffectUncertain: r.EffectUncertain}
+		if p.Action == "retry" && t.RecoverySafety == "RECONCILE_ONLY" && t.Over() {
+			p.Careful++
+			if t.TwiceInDoubt() {
+				p.Doubtful++
+			}
 		}
 	}
 	for state, tasks := range count {

@@ -411,4 +411,7 @@ type bulkResult struct {
 	State     string   `json:"state"`
 	NewTaskID string   `json:"new_task_id"`
 	Error     *problem `json:"error"`
+
+	RecoverySafety  string `json:"recovery_safety"`
+	EffectUncertain bool   `json:"effect_uncertain"`
 }

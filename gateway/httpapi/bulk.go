@@ -64,8 +64,8 @@ type bulkRun struct {
 
 type bulkItem struct {
 	id       schema.ID
-	state    pb.TaskState // of a dry run
 	revision uint64
+	row      *pb.TaskRow // of a dry run: state and what speaks against a repeat
 	newID    []byte
 	refusal  *schema.Error
 }
@@ -99,7 +99,8 @@ func (b *bulkRun) look(item *bulkItem, first bool) error {
 	answer, err := ask(query)
 	switch {
 	case err == nil:
-		item.state, item.revision = answer.GetTask().GetTask().GetState(), answer.GetTask().GetTask().GetRevision()
+		item.row = answer.GetTask().GetTask()
+		item.revision = item.row.GetRevision()
 	case answer != nil:
 		item.refusal = asRefusal(err)
 	default:
@@ -125,7 +126,7 @@ func (b *bulkRun) chooseByFilter() error {
 	}
 	next, err := b.tasks(b.ask, list, apiv1.BulkIDsMax, func(v *pb.TaskView) bool {
 		if id, ok := idOf(v.GetTask().GetId()); ok {
-			b.items = append(b.items, bulkItem{id: id, state: v.Task.State, revision: v.Task.Revision})
+			b.items = append(b.items, bulkItem{id: id, row: v.Task, revision: v.Task.Revision})
 		}
 		return true
 	})
@@ -271,7 +272,11 @@ func (b *bulkRun) writeItem(w *writer, item *bulkItem) {
 		return
 	}
 	if b.bulk.DryRun {
-		w.plain("state", nameOf(taskStates, item.state))
+		w.plain("state", nameOf(taskStates, item.row.GetState()))
+		w.plain("recovery_safety", nameOf(safeties, item.row.GetRecoverySafety()))
+		if item.row.GetEffectUncertain() {
+			w.bool("effect_uncertain", true)
+		}
 	}
 	w.uint64("revision", item.revision)
 	w.optID("new_task_id", item.newID)

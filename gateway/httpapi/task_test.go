@@ -280,10 +280,11 @@ func TestBulkIsCutIntoCommands(t *testing.T) {
 type bulkReply struct {
 	Matched, Done, Failed int
 	Results               []struct {
-		TaskID   string `json:"task_id"`
-		State    string
-		Revision string
-		Error    *struct{ Code string }
+		TaskID         string `json:"task_id"`
+		RecoverySafety string `json:"recovery_safety"`
+		State          string
+		Revision       string
+		Error          *struct{ Code string }
 	}
 	NextCursor string `json:"next_cursor"`
 }
@@ -322,7 +323,7 @@ func TestBulkByFilterGoesOnBehindItsCursor(t *testing.T) {
 	r.read = newShelf(10_003).read
 	first := r.do("POST", "/v1/namespaces/default/tasks:bulk", `{"action":"cancel","filter":{},"dry_run":true}`)
 	page := bulkAnswer(t, first)
-	if page.Matched != 10_000 || page.Done != 0 || page.NextCursor == "" || page.Results[0].State != "WAITING" {
+	if page.Matched != 10_000 || page.Done != 0 || page.NextCursor == "" || page.Results[0].State != "WAITING" || page.Results[0].RecoverySafety == "" {
 		t.Fatalf("matched %d, done %d, cursor %q", page.Matched, page.Done, page.NextCursor)
 	}
 	second := bulkAnswer(t, r.do("POST", "/v1/namespaces/default/tasks:bulk", `{"action":"cancel","filter":{},"dry_run":true,"cursor":"`+page.NextCursor+`"}`))
@@ -383,7 +384,7 @@ func TestADryRunOfNamedTasksFindsThoseThatAreNot(t *testing.T) {
 		return sampleAnswer(q), nil
 	}
 	answer := bulkAnswer(t, r.do("POST", "/v1/namespaces/default/tasks:bulk", `{"action":"cancel","ids":["`+idOne+`","`+idTwo+`"],"dry_run":true}`))
-	if answer.Matched != 2 || answer.Failed != 1 || answer.Results[0].State != "SUCCEEDED" || answer.Results[1].Error.Code != "not_found" {
+	if answer.Matched != 2 || answer.Failed != 1 || answer.Results[0].State != "SUCCEEDED" || answer.Results[0].RecoverySafety == "" || answer.Results[1].Error.Code != "not_found" {
 		t.Errorf("got %+v", answer)
 	}
 }

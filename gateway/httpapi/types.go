@@ -296,11 +296,14 @@ type Bulk struct {
 
 // BulkResult is the outcome for one task.
 type BulkResult struct {
-	TaskID    ID       `json:"task_id"`
-	State     string   `json:"state,omitempty" doc:"In a dry run."`
-	Revision  Number   `json:"revision,omitempty"`
-	NewTaskID ID       `json:"new_task_id,omitempty" doc:"The task a retry made."`
-	Error     *Problem `json:"error,omitempty"`
+	TaskID ID     `json:"task_id"`
+	State  string `json:"state,omitempty" doc:"In a dry run."`
+	// What speaks against a repeat.
+	RecoverySafety  string   `json:"recovery_safety,omitempty" enum:"IDEMPOTENT,RECONCILE_ONLY" doc:"In a dry run. The work of a RECONCILE_ONLY task that was done, or may have been, is not to be repeated on suspicion."`
+	EffectUncertain bool     `json:"effect_uncertain,omitempty" doc:"In a dry run: some run may have had an effect that nobody has confirmed."`
+	Revision        Number   `json:"revision,omitempty"`
+	NewTaskID       ID       `json:"new_task_id,omitempty" doc:"The task a retry made."`
+	Error           *Problem `json:"error,omitempty"`
 }
 
 // BulkAnswer has a result for each task.

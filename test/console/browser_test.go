@@ -30,7 +30,7 @@ const patience = 60 * time.Second
 
 // chromium is the browser, or why there is none.
 var chromium = sync.OnceValues(func() (string, error) {
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+	for _, name := range []string{"chromium", "chromium-headless-shell", "chromium-browser", "google-chrome", "headless-shell"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil
 		}
@@ -280,8 +280,11 @@ func (d *desk) shoot(name string) {
 		d.t.Logf("no picture of %s: %v", name, err)
 		return
 	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		d.t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
-		d.t.Log(err)
+		d.t.Fatal(err)
 	}
 }
 

@@ -83,7 +83,7 @@ func TestTheOverviewSaysWhatIsWrong(t *testing.T) {
 func TestTasksAreFoundCancelledAndRetried(t *testing.T) {
 	d := sit(t)
 	for i := range 3 {
-		d.submit(sdk.TaskSpec{Handler: "resize", Payload: map[string]int{"image": i}})
+		d.submit(sdk.TaskSpec{Handler: "resize", Payload: map[string]int{"image": i}, RecoverySafety: sdk.ReconcileOnly})
 	}
 	keyed := d.submit(sdk.TaskSpec{Handler: "other", BusinessKey: "image/7 <b>"})
 
@@ -109,7 +109,7 @@ func TestTasksAreFoundCancelledAndRetried(t *testing.T) {
 	d.keys("j", "x")
 	d.sees("1 selected")
 	d.click("button", "Retry…")
-	d.sees("Retry 1 task?")
+	d.sees("Retry 1 task?", "Reconcile only among them: 1; none of these was done.")
 	d.click("button", "Retry 1 task")
 	d.sees("Retried 1 of 1 task")
 
