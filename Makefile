@@ -17,6 +17,7 @@ CHAOSROUNDS ?= 1
 BENCHRUNS   ?= 3
 BENCHROWS   ?=
 BENCHTASKS  ?= 100000
+BENCHMEGABYTES ?= 300
 # Most of what slow tests do is wait, for elections, leases and other processes: of a
 # package more of them run at a time than there are processors, and the slowest packages
 # go first.
@@ -104,8 +105,8 @@ done
 endef
 
 .PHONY: bench
-bench: ## the goals of docs/performance.md measured, BENCHRUNS times (3); BENCHROWS=memory,restart chooses, BENCHTASKS sizes (100000), PULSE_BENCH_PEERS=DIR adds others
-	$(GO) run ./test/bench -runs $(BENCHRUNS) -rows '$(BENCHROWS)' -tasks $(BENCHTASKS)
+bench: ## the goals of docs/performance.md measured, BENCHRUNS times (3); BENCHROWS=memory,restart chooses, BENCHTASKS sizes (100000), BENCHMEGABYTES the state that is copied (300), PULSE_BENCH_PEERS=DIR adds others
+	$(GO) run ./test/bench -runs $(BENCHRUNS) -rows '$(BENCHROWS)' -tasks $(BENCHTASKS) -megabytes $(BENCHMEGABYTES)
 
 .PHONY: sdk-ts
 sdk-ts: ## the TypeScript SDK, compiled and tested against a real node (needs node and npm)

@@ -44,6 +44,8 @@ func run(ctx context.Context) error {
 	only := flag.String("run", "", "of life and pickup, measure the settings whose name matches this expression")
 	names := flag.String("rows", "", "rows to measure, with commas: life, pickup, memory, flat, restart, ... (default: all)")
 	tasks := flag.Int("tasks", 100_000, "how many tasks are waiting, or kept, in the rows about that; the goals are for 1,000,000")
+	megabytes := flag.Int("megabytes", 300, "how much state is copied in the row copies")
+	ready := flag.String("binary", "", "the pulse to measure (default: it is built of this tree), for two in turn")
 	profiles := flag.String("profiles", "", "directory to write profiles of servers into, for go tool pprof (default: none are taken)")
 	flag.Parse()
 	match, err := regexp.Compile(*only)
@@ -55,6 +57,8 @@ func run(ctx context.Context) error {
 		return unknown
 	case *tasks < 1000 || *tasks > 100_000_000:
 		return fmt.Errorf("-tasks is %d: give 1000 to 100000000", *tasks)
+	case *megabytes < 1 || *megabytes > 100_000:
+		return fmt.Errorf("-megabytes is %d: give 1 to 100000", *megabytes)
 	case *runs < 1 || *runs > 100:
 		return fmt.Errorf("-runs is %d: give 1 to 100", *runs)
 	case *length < time.Second || *length > 10*time.Minute:
@@ -68,7 +72,9 @@ func run(ctx context.Context) error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // what is left there is small
 	binary := filepath.Join(dir, "pulse")
-	if err := build(ctx, ".", "pulse/cmd/pulse", binary); err != nil {
+	if *ready != "" {
+		binary = *ready
+	} else if err := build(ctx, ".", "pulse/cmd/pulse", binary); err != nil {
 		return err
 	}
 	var rows []*row
@@ -89,7 +95,7 @@ func run(ctx context.Context) error {
 	if len(rows) == 0 && len(wanted) == 0 {
 		return fmt.Errorf("-run %q matches no setting of the rows life and pickup", *only)
 	}
-	s := &site{binary: binary, dir: dir, tasks: *tasks, length: *length, runs: *runs, profiles: *profiles}
+	s := &site{binary: binary, dir: dir, tasks: *tasks, megabytes: *megabytes, length: *length, runs: *runs, profiles: *profiles}
 	if len(rows) > 0 {
 		measure(ctx, rows, *runs)
 		if err := table(os.Stdout, rows, *runs, *length); err != nil {

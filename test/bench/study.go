@@ -23,6 +23,7 @@ var studies = []study{
 	{"flat", "throughput with tasks waiting, and with tasks that are over kept, against none", studyFlat},
 	{"restart", "kill -9 with tasks waiting, until ready", studyRestart},
 	{"snapshot", "latency of submissions while a snapshot is taken and streamed", studySnapshot},
+	{"copies", "latency of submissions while hundreds of megabytes are backed up, or sent to a server that joins", studyCopies},
 	{"follower", "a follower that was away catches up under load", studyFollower},
 	{"keys", "throughput with 10,000 concurrency keys against none, and a chain on one", studyKeys},
 	{"idle", "3,000 idle workers, and a third of them reconnecting at once", studyIdle},
@@ -34,8 +35,10 @@ type site struct {
 	binary string
 	dir    string // for this study alone
 	tasks  int    // how many are waiting, kept and so on
-	length time.Duration
-	runs   int
+	// megabytes of state, in the row that copies it.
+	megabytes int
+	length    time.Duration
+	runs      int
 	// profiles is where profiles of servers go; empty: none are taken.
 	profiles string
 	found    []finding

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 )
 
@@ -45,6 +46,22 @@ func Cluster(binary, dir string, n int) ([]*Server, error) {
 		}))
 	}
 	return out, nil
+}
+
+// Newcomer makes a server that joins those that Cluster made, and does not run yet.
+func Newcomer(to []*Server, id string) (*Server, error) {
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	first := to[0].cfg
+	value := func(flag string) string { return first.Args[slices.Index(first.Args, flag)+1] }
+	return New(Config{
+		Binary: first.Binary, NodeID: id, Dir: first.Dir, Args: []string{
+			"--gossip", ports[0], "--rpc", ports[1], "--raft", ports[2], "--join", value("--join"),
+			"--cluster-secret-file", value("--cluster-secret-file"),
+		},
+	}), nil
 }
 
 // freePorts are on loopback, below the ports that outgoing connections take at
