@@ -93,12 +93,9 @@ func (a *applier) brokenStore() {
 
 // checkpoint is a snapshot between the apply goroutine, which made it, and
 // raft's snapshot goroutine, which persists it.
-type checkpoint struct {
-	machine Machine
-	staged  *staged
-}
+type checkpoint struct{ staged *staged }
 
-// Snapshot makes a checkpoint of the state as it is after the last entry.
+// Snapshot begins a checkpoint of the state as it is after the last entry.
 func (a *applier) Snapshot() (raft.FSMSnapshot, error) {
 	began := time.Now()
 	s, err := a.snaps.stage(a.machine)
@@ -107,19 +104,16 @@ func (a *applier) Snapshot() (raft.FSMSnapshot, error) {
 	}
 	a.counters.SnapshotTime.observe(time.Since(began))
 	a.counters.Snapshots.Add(1)
-	return &checkpoint{machine: a.machine, staged: s}, nil
+	return &checkpoint{staged: s}, nil
 }
 
-// Persist makes the snapshot durable. The machine's own store goes first: once
-// the snapshot is reported raft drops entries from the log, and what they
-// changed must not be in memory alone.
+// Persist makes the snapshot durable. The machine's own store went first, with the
+// checkpoint: once the snapshot is reported raft drops entries from the log, and
+// what they changed must not be in memory alone.
 func (c *checkpoint) Persist(sink raft.SnapshotSink) error {
 	into, ok := sink.(*snapshotSink)
 	if !ok {
 		return fmt.Errorf("snapshot sink is a %T", sink)
-	}
-	if err := c.machine.Flush(); err != nil {
-		return err
 	}
 	return into.adopt(c.staged)
 }

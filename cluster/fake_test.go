@@ -40,6 +40,7 @@ type fakeMachine struct {
 	before  func(*pb.Entry) // called by Apply, without the lock
 	pending int             // extra entries asked for
 	stuck   bool            // due items stay
+	finish  func() error    // what is left of a checkpoint
 }
 
 var _ Machine = (*fakeMachine)(nil)
@@ -149,6 +150,19 @@ func (m *fakeMachine) command(batch *pebble.Batch, c *pb.Command, now int64) {
 			slices.Sort(m.due)
 		}
 	}
+}
+
+func (m *fakeMachine) BeginCheckpoint(dir string) (state.Header, func() error, error) {
+	h, err := m.Checkpoint(dir)
+	return h, func() error {
+		m.mu.Lock()
+		finish := m.finish
+		m.mu.Unlock()
+		if finish == nil {
+			return nil
+		}
+		return finish()
+	}, err
 }
 
 func (m *fakeMachine) Checkpoint(dir string) (state.Header, error) {

@@ -9,15 +9,17 @@ import (
 )
 
 // Machine is the state machine as the log sees it; fsm.Machine is the one.
-// Apply, Checkpoint and Restore are called by raft's apply goroutine, or before
+// Apply, BeginCheckpoint and Restore are called by raft's apply goroutine, or before
 // raft exists; all other methods from any goroutine.
 type Machine interface {
 	// Apply applies one committed entry. It panics if it cannot: the process
 	// stops rather than skip an entry.
 	Apply(index, term uint64, data []byte) fsm.Outcome
-	// Checkpoint makes dir, which does not exist, a copy of the state as of the
-	// applied index.
-	Checkpoint(dir string) (state.Header, error)
+	// BeginCheckpoint begins to make dir, which does not exist, a copy of the
+	// state as of the applied index. Finish does what waits for the disk, from any
+	// goroutine, while entries are applied; it is called once. When it has returned
+	// the machine's own store durably holds what the copy shows, too.
+	BeginCheckpoint(dir string) (h state.Header, finish func() error, err error)
 	// Restore replaces the state by the one in the stream and raises its
 	// applied index to raftIndex, the place of the snapshot in this log.
 	Restore(r io.Reader, raftIndex uint64) error

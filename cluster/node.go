@@ -531,6 +531,9 @@ func (n *Node) release() error {
 	if n.watchdog != nil && n.cfg.Watchdog == nil {
 		n.watchdog.Stop()
 	}
+	if n.snaps != nil {
+		n.snaps.making.Wait()
+	}
 	if n.stores == nil {
 		return nil
 	}

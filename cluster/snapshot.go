@@ -45,7 +45,8 @@ type snapshotStore struct {
 	logger   *slog.Logger
 	counters *Counters
 
-	openMu sync.Mutex // held while a checkpoint is opened, which reads it through
+	making sync.WaitGroup // checkpoints
+	openMu sync.Mutex     // held while a checkpoint is opened, which reads it through
 
 	mu     sync.Mutex
 	list   []*snapshot // newest first
@@ -265,26 +266,40 @@ func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) {
 	return metas, nil
 }
 
-// staged is a checkpoint that belongs to no snapshot yet.
+// staged is a checkpoint that belongs to no snapshot yet, and may be being made.
 type staged struct {
 	dir    string
 	header state.Header
+	made   chan struct{} // closed when it is whole, or has failed
+	err    error         // why it failed; for those who have seen made closed
 }
 
-// stage lets the machine make a checkpoint. It runs in the apply goroutine.
+// stage lets the machine begin a checkpoint. It runs in the apply goroutine, which
+// is not to wait for the disk. What is left goes on whatever raft does: raft may be
+// waiting for entries to be applied, and they for the checkpoint.
 func (s *snapshotStore) stage(m Machine) (*staged, error) {
-	st := &staged{dir: filepath.Join(s.dir, fmt.Sprintf("%s-%d%s", checkpointDir, s.next(), tmpSuffix))}
-	header, err := m.Checkpoint(st.dir)
+	st := &staged{
+		dir:  filepath.Join(s.dir, fmt.Sprintf("%s-%d%s", checkpointDir, s.next(), tmpSuffix)),
+		made: make(chan struct{}),
+	}
+	header, finish, err := m.BeginCheckpoint(st.dir)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(st.dir))
 	}
 	st.header = header
+	s.making.Go(func() {
+		defer close(st.made)
+		st.err = finish()
+	})
 	return st, nil
 }
 
 // discard removes a checkpoint that was not adopted. What it cannot remove now
 // is removed at the next start.
-func (st *staged) discard() { _ = os.RemoveAll(st.dir) }
+func (st *staged) discard() {
+	<-st.made
+	_ = os.RemoveAll(st.dir)
+}
 
 func (s *snapshotStore) next() uint64 {
 	s.mu.Lock()
@@ -343,7 +358,11 @@ func (k *snapshotSink) ID() string { return k.meta.ID }
 // adopt makes a checkpoint the content.
 func (k *snapshotSink) adopt(st *staged) error {
 	dir := filepath.Join(k.dir, checkpointDir)
-	err := os.Rename(st.dir, dir)
+	<-st.made
+	err := st.err
+	if err == nil {
+		err = os.Rename(st.dir, dir)
+	}
 	if err == nil {
 		k.files, err = sumFiles(dir)
 	}

@@ -604,3 +604,53 @@ func TestSnapshotsAreTakenAndTheLogIsCut(t *testing.T) {
 		})
 	}
 }
+
+// What waits for the disk is not in the way of entries.
+func TestEntriesAreAppliedWhileACheckpointIsFinished(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, t.TempDir(), nil).lead(t)
+	n.submit(t, "before")
+	begun, let := make(chan struct{}), make(chan struct{})
+	n.machine.set(func() {
+		n.machine.finish = func() error {
+			close(begun)
+			<-let
+			return nil
+		}
+	})
+	taken := make(chan error, 1)
+	go func() {
+		_, err := n.Node.snapshot(t.Context())
+		taken <- err
+	}()
+	<-begun
+	n.submit(t, "meanwhile") // answered once it is applied
+	close(let)
+	if err := <-taken; err != nil {
+		t.Fatal(err)
+	}
+	_, header, found := n.snaps.newest()
+	if now := n.machine.AppliedIndex(); !found || header.AppliedIndex >= now {
+		t.Errorf("the snapshot is of index %d, and %d was applied meanwhile", header.AppliedIndex, now)
+	}
+}
+
+func TestACheckpointThatCannotBeFinishedIsNoSnapshot(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, t.TempDir(), nil).lead(t)
+	n.submit(t, "one")
+	full := errors.New("no room")
+	n.machine.set(func() { n.machine.finish = func() error { return full } })
+	if _, err := n.Node.snapshot(t.Context()); err == nil || !strings.Contains(err.Error(), full.Error()) {
+		t.Errorf("a checkpoint failed, and the snapshot says %v", err)
+	}
+	if list, err := n.snaps.List(); err != nil || len(list) != 0 {
+		t.Errorf("%d snapshots are there: %v", len(list), err)
+	}
+	left, err := os.ReadDir(n.snaps.dir)
+	if err != nil || len(left) != 0 {
+		t.Errorf("it has left %v: %v", left, err)
+	}
+	n.machine.set(func() { n.machine.finish = nil })
+	n.snapshot(t)
+}

@@ -282,12 +282,33 @@ func (m *Machine) ScanHash() ([32]byte, error) {
 // Checkpoint makes dir a copy of the state as of the applied index, by hard
 // links where it can.
 func (m *Machine) Checkpoint(dir string) (state.Header, error) {
+	header, finish, err := m.BeginCheckpoint(dir)
+	if err != nil {
+		return state.Header{}, err
+	}
+	return header, finish()
+}
+
+// BeginCheckpoint does the same, and leaves all that waits for the disk to finish,
+// which may be called by any goroutine while entries are applied. It has to be
+// called, once: until it returns what is applied stays in memory, and the store
+// open. When it has, the store durably holds what the copy shows.
+func (m *Machine) BeginCheckpoint(dir string) (h state.Header, finish func() error, err error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	if err := m.state.Checkpoint(dir); err != nil {
-		return state.Header{}, fmt.Errorf("checkpoint: %w", err)
+	made, err := m.state.Checkpoint(dir)
+	if err != nil {
+		return state.Header{}, nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	return m.state.Header(), nil
+	readers := m.readers
+	readers.Add(1)
+	return m.state.Header(), func() error {
+		defer readers.Done()
+		if err := made(); err != nil {
+			return fmt.Errorf("checkpoint: %w", err)
+		}
+		return nil
+	}, nil
 }
 
 // Flush makes everything applied so far durable in the store, so that the log
@@ -307,6 +328,11 @@ func (m *Machine) Flush() error {
 // acquire keeps the store, with all that is applied in it, open beyond the lock.
 func (m *Machine) acquire() (*pebble.DB, func(), error) {
 	m.mu.RLock()
+	for held := m.state.Held(); held != nil; held = m.state.Held() {
+		m.mu.RUnlock() // entries are not to wait for who waits for a checkpoint
+		<-held
+		m.mu.RLock()
+	}
 	defer m.mu.RUnlock()
 	db, err := m.state.Settled()
 	if err != nil {

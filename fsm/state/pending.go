@@ -14,6 +14,9 @@ const (
 	// changes are written in a few milliseconds, which the entry that reaches
 	// the bound waits for.
 	pendingBytesMax = 2 << 20
+	// heldTimes is how much more may wait while a checkpoint is being made. The
+	// entry that reaches that bound waits for the checkpoint.
+	heldTimes = 4
 	// pendingRowBytes is what a change weighs beside its key and value.
 	pendingRowBytes = 100
 	// arenaBytes is the size of the pieces that values are encoded into.
@@ -40,7 +43,10 @@ type pending struct {
 	bytesMax int
 	values   arena
 	batch    *pebble.Batch // nil, or to be used again
-	free     []*change     // to be used again
+	held     chan struct{} // nil, or closed when the store may change again; guarded by mu alone
+	over     *pebble.Batch // nil, or the store and what is pending of the entry overOf; of use while held
+	overOf   uint64
+	free     []*change // to be used again
 }
 
 // take gives an empty change.
@@ -137,13 +143,76 @@ func (p *pending) encode(row proto.Message) ([]byte, error) {
 	return p.values.took(value), nil
 }
 
-// settle writes what is pending, and the meta row of the index it stands at, in
-// one unsynced batch. Safe for those who may read the state.
-func (s *State) settle() error {
+// hold lets the store stay as it is, with everything in it that has been applied,
+// until the function it gives is called. Safe for those who may read the state.
+func (s *State) hold() (release func(), err error) {
 	p := &s.pending
-	p.mu.Lock()
+	p.lockFree()
 	defer p.mu.Unlock()
-	if p.bytes == 0 && s.settled == s.meta.AppliedIndex {
+	if err := s.write(); err != nil {
+		return nil, err
+	}
+	held := make(chan struct{})
+	p.held = held
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.held, p.over = nil, nil
+		close(held)
+	}, nil
+}
+
+// lockFree locks mu, once the store may change.
+func (p *pending) lockFree() {
+	for {
+		p.mu.Lock()
+		held := p.held
+		if held == nil {
+			return
+		}
+		p.mu.Unlock()
+		<-held
+	}
+}
+
+// full says that no more should wait for the store.
+func (p *pending) full() bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.bytes >= p.most()
+}
+
+func (p *pending) most() int {
+	if p.held != nil {
+		return heldTimes * p.bytesMax
+	}
+	return p.bytesMax
+}
+
+// Held is nil, or closed when what is pending may be written again: until then a
+// checkpoint is being made.
+func (s *State) Held() <-chan struct{} {
+	s.pending.mu.RLock()
+	defer s.pending.mu.RUnlock()
+	return s.pending.held
+}
+
+// settle writes what is pending, and the meta row of the index it stands at, in
+// one unsynced batch, once the store may change. Safe for those who may read the
+// state.
+func (s *State) settle() error {
+	s.pending.lockFree()
+	defer s.pending.mu.Unlock()
+	return s.write()
+}
+
+// isSettled says that the store has everything.
+func (s *State) isSettled() bool { return s.pending.bytes == 0 && s.settled == s.meta.AppliedIndex }
+
+// write is settle with mu locked.
+func (s *State) write() error {
+	p := &s.pending
+	if s.isSettled() {
 		return nil
 	}
 	if p.batch == nil {
@@ -151,26 +220,8 @@ func (s *State) settle() error {
 			pebble.WithMaxRetainedSizeBytes(2*p.bytesMax))
 	}
 	batch := p.batch
-	for _, c := range p.order {
-		if p.rows[c.key] != c {
-			continue // gone without the store having had it
-		}
-		var err error
-		if c.gone {
-			err = batch.Delete([]byte(c.key), nil)
-		} else {
-			err = batch.Set([]byte(c.key), c.raw, nil)
-		}
-		if err != nil {
-			return fmt.Errorf("write state row %x: %w", c.key, err)
-		}
-	}
-	meta, err := proto.MarshalOptions{Deterministic: true}.Marshal(s.meta)
-	if err != nil {
-		return fmt.Errorf("encode meta row: %w", err)
-	}
-	if err := batch.Set(MetaKey, meta, nil); err != nil {
-		return fmt.Errorf("write meta row: %w", err)
+	if err := s.collect(batch); err != nil {
+		return err
 	}
 	if err := batch.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("write the state of entry %d: %w", s.meta.AppliedIndex, err)
@@ -185,6 +236,41 @@ func (s *State) settle() error {
 	p.values.reset()
 	s.settled = s.meta.AppliedIndex
 	return nil
+}
+
+// collect puts what is pending, and the meta row, into a batch.
+func (s *State) collect(batch *pebble.Batch) error {
+	p := &s.pending
+	for _, c := range p.order {
+		if p.rows[c.key] != c {
+			continue // gone without the store having had it
+		}
+		var err error
+		if c.gone {
+			err = batch.Delete([]byte(c.key), nil)
+		} else {
+			err = batch.Set([]byte(c.key), c.raw, nil)
+		}
+		if err != nil {
+			return fmt.Errorf("write state row %x: %w", c.key, err)
+		}
+	}
+	meta, err := s.encodeMeta()
+	if err != nil {
+		return err
+	}
+	if err := batch.Set(MetaKey, meta, nil); err != nil {
+		return fmt.Errorf("write meta row: %w", err)
+	}
+	return nil
+}
+
+func (s *State) encodeMeta() ([]byte, error) {
+	meta, err := proto.MarshalOptions{Deterministic: true}.Marshal(s.meta)
+	if err != nil {
+		return nil, fmt.Errorf("encode meta row: %w", err)
+	}
+	return meta, nil
 }
 
 // Reader is where rows are read from: a State, or the store of a checkpoint.
@@ -203,13 +289,12 @@ var (
 
 // Get reads one value of the state as it is, whether the store has it or not.
 func (s *State) Get(key []byte) ([]byte, io.Closer, error) {
-	if string(key) == string(MetaKey) {
-		if err := s.settle(); err != nil { // it is pending without being a change
-			return nil, nil, err
-		}
-	}
 	s.pending.mu.RLock()
 	defer s.pending.mu.RUnlock()
+	if string(key) == string(MetaKey) && !s.isSettled() { // it is pending without being a change
+		meta, err := s.encodeMeta()
+		return meta, nothing{}, err
+	}
 	if c := s.pending.rows[string(key)]; c != nil {
 		if c.gone {
 			return nil, nil, pebble.ErrNotFound
@@ -219,12 +304,42 @@ func (s *State) Get(key []byte) ([]byte, io.Closer, error) {
 	return s.db.Get(key)
 }
 
-// NewIter lets the store see what is pending before it is iterated over.
+// NewIter lets the store see what is pending before it is iterated over. While a
+// checkpoint is being made the store sees nothing, and what is pending is laid over
+// it.
 func (s *State) NewIter(o *pebble.IterOptions) (*pebble.Iterator, error) {
+	over, err := s.laidOver()
+	if err != nil {
+		return nil, err
+	}
+	if over != nil {
+		return over.NewIter(o)
+	}
 	if err := s.settle(); err != nil {
 		return nil, err
 	}
 	return s.db.NewIter(o)
+}
+
+// laidOver is the store with what is pending, for those who iterate while the store
+// may not change; nil if it may, or if nothing is pending. Nobody writes it.
+func (s *State) laidOver() (*pebble.Batch, error) {
+	p := &s.pending
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held == nil {
+		return nil, nil
+	}
+	if p.over == nil || p.overOf != s.meta.AppliedIndex {
+		over := s.db.NewIndexedBatch()
+		if !s.isSettled() {
+			if err := s.collect(over); err != nil {
+				return nil, err
+			}
+		}
+		p.over, p.overOf = over, s.meta.AppliedIndex
+	}
+	return p.over, nil
 }
 
 // nothing is to be closed.

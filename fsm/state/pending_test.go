@@ -2,9 +2,13 @@ package state
 
 import (
 	"errors"
+	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	pb "pulse/proto/pulse/v1"
 )
 
 // key of a table without an index, so that a test may put what it likes.
@@ -135,5 +139,105 @@ func TestPendingIsBounded(t *testing.T) {
 	}
 	if !stored(t, s, blobKey(0)) {
 		t.Error("nothing has reached the store")
+	}
+}
+
+// A checkpoint is of the entry it was begun at, however many follow before it is
+// finished, and they see each other meanwhile.
+func TestEntriesGoOnWhileACheckpointIsMade(t *testing.T) {
+	t.Parallel()
+	s := openState(t)
+	entry(t, s, func(tx *Tx) { tx.PutPayload(ID{1}, []byte("one")); tx.PutPayload(ID{2}, []byte("two")) })
+	begun, dir := s.Header(), filepath.Join(t.TempDir(), "checkpoint")
+	finish, err := s.Checkpoint(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	entry(t, s, func(tx *Tx) { tx.del(blobKey(1)); tx.PutPayload(ID{3}, []byte("three")) })
+	for n := range byte(2) { // more than is let gather at other times
+		entry(t, s, func(tx *Tx) { tx.PutPayload(ID{4 + n}, make([]byte, s.pending.bytesMax)) })
+	}
+	if stored(t, s, blobKey(3)) || !stored(t, s, blobKey(1)) {
+		t.Error("the store has changed while a checkpoint of it is made")
+	}
+	keys := func() (keys string) {
+		t.Helper()
+		if err := s.RowsFrom([]byte{tablePayload}, func(key, _ []byte) bool {
+			if key[0] == tablePayload {
+				keys += string('0' + key[1])
+			}
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return keys
+	}
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			if got := keys(); got != "2345" {
+				t.Errorf("a scan finds %s", got)
+			}
+		})
+	}
+	readers.Wait()
+	meta := &pb.MetaRow{}
+	if _, err := getRow(s, MetaKey, meta); err != nil || meta.AppliedIndex != begun.AppliedIndex+3 {
+		t.Errorf("the meta row is of entry %d: %v", meta.AppliedIndex, err)
+	}
+	if s.pending.full() {
+		t.Errorf("the next entry would wait behind %d bytes", s.pending.bytes)
+	}
+	entry(t, s, func(tx *Tx) { tx.PutPayload(ID{6}, make([]byte, s.pending.bytesMax)) })
+	if got := keys(); got != "23456" {
+		t.Errorf("a scan finds %s", got)
+	}
+
+	if err := finish(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := OpenCheckpoint(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if !c.Header().SameState(begun) || c.Header().Rows != 3 {
+		t.Errorf("the checkpoint is of %+v, begun at %+v", c.Header(), begun)
+	}
+	if got := keys(); got != "23456" || !stored(t, s, blobKey(6)) || stored(t, s, blobKey(1)) {
+		t.Errorf("afterwards a scan finds %s, and not what was pending is in the store", got)
+	}
+}
+
+// More than its bound does not gather while a checkpoint is made.
+func TestAnEntryWaitsForACheckpointWhenTooMuchIsPending(t *testing.T) {
+	t.Parallel()
+	s := openState(t)
+	finish, err := s.Checkpoint(filepath.Join(t.TempDir(), "checkpoint"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range byte(heldTimes - 1) {
+		entry(t, s, func(tx *Tx) { tx.PutPayload(ID{n}, make([]byte, s.pending.bytesMax)) })
+	}
+	applied := make(chan struct{})
+	go func() {
+		defer close(applied)
+		entry(t, s, func(tx *Tx) { tx.PutPayload(ID{100}, make([]byte, s.pending.bytesMax)) })
+	}()
+	select {
+	case <-applied:
+		t.Error("an entry found no bound")
+	case <-s.Held():
+		t.Error("the checkpoint is over")
+	default: // the entry may be on its way; that it ends is what counts
+	}
+	if err := finish(); err != nil {
+		t.Fatal(err)
+	}
+	<-applied
+	if s.pending.bytes != 0 || !stored(t, s, blobKey(100)) {
+		t.Errorf("%d bytes are pending after the checkpoint", s.pending.bytes)
 	}
 }

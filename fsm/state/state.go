@@ -233,13 +233,24 @@ func (s *State) flush() error {
 // not. It stays open until Close.
 func (s *State) Settled() (*pebble.DB, error) { return s.db, s.settle() }
 
-// Checkpoint makes dir a copy of the state as it is, by hard links where it can: of
-// the store's tables, which therefore have to hold everything first.
-func (s *State) Checkpoint(dir string) error {
-	if err := s.flush(); err != nil {
-		return err
+// Checkpoint begins to make dir a copy of the state as it is, by hard links where it
+// can: of the store's tables, which therefore have to hold everything first. That,
+// and every sync, is left to finish, which any goroutine may call while entries go
+// on being applied. They stay pending until then, so it has to be called. Once it
+// has returned the copy is whole, and durable in the store is what it shows.
+func (s *State) Checkpoint(dir string) (finish func() error, err error) {
+	release, err := s.hold()
+	if err != nil {
+		return nil, err
 	}
-	return s.db.Checkpoint(dir)
+	index := s.meta.AppliedIndex
+	return func() error {
+		defer release()
+		if err := s.db.Flush(); err != nil {
+			return fmt.Errorf("flush the state of entry %d: %w", index, err)
+		}
+		return s.db.Checkpoint(dir)
+	}, nil
 }
 
 func freshMeta() *pb.MetaRow {

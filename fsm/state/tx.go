@@ -87,7 +87,7 @@ func (tx *Tx) Commit() error {
 	tx.meta.StateHash = h.Sum(nil)
 	s.meta = tx.meta
 	s.scratch.order = tx.order
-	if s.pending.bytes < s.pending.bytesMax {
+	if !s.pending.full() {
 		return nil
 	}
 	return s.settle()
