@@ -18,6 +18,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"pulse/cluster/steady"
 	"pulse/fsm/state"
 )
 
@@ -321,6 +322,7 @@ type snapshotSink struct {
 	over   bool
 
 	stream   *os.File // nil: nothing written
+	behind   *steady.Writer
 	verifier *io.PipeWriter
 	verdict  chan verdict
 }
@@ -380,7 +382,7 @@ func (k *snapshotSink) Write(p []byte) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("receive snapshot: %w", err)
 		}
-		k.stream = f
+		k.stream, k.behind = f, steady.NewWriter(f)
 		r, w := io.Pipe()
 		k.verifier, k.verdict = w, make(chan verdict, 1)
 		go func() {
@@ -392,7 +394,7 @@ func (k *snapshotSink) Write(p []byte) (int, error) {
 	if _, err := k.verifier.Write(p); err != nil {
 		return 0, fmt.Errorf("receive snapshot: %w", err)
 	}
-	n, err := k.stream.Write(p)
+	n, err := k.behind.Write(p)
 	k.meta.Size += int64(n)
 	if err != nil {
 		return n, fmt.Errorf("receive snapshot: %w", err)
@@ -526,6 +528,7 @@ func (s *snapshotStore) removeLocked(snap *snapshot) error {
 // snapshotReader is the stream of one snapshot for one reader.
 type snapshotReader struct {
 	io.ReadCloser
+	paced steady.Reader // of it
 	store *snapshotStore
 	snap  *snapshot
 	meta  raft.SnapshotMeta
@@ -549,6 +552,7 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 		s.logger.Error("snapshot cannot be read", "snapshot", id, "error", err)
 		return nil, nil, err
 	}
+	r.paced.R = r.ReadCloser
 	s.counters.SnapshotsStream.Add(1)
 	meta := r.meta
 	return &meta, r, nil
@@ -631,6 +635,9 @@ func (c *checkpointStream) Close() error {
 	c.writing.Wait()
 	return err
 }
+
+// Read reads at a pace that leaves room for those who work meanwhile.
+func (r *snapshotReader) Read(p []byte) (int, error) { return r.paced.Read(p) }
 
 // Close releases the snapshot.
 func (r *snapshotReader) Close() error {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulse/cluster/steady"
 	"pulse/fsm/state"
 	"pulse/sdk"
 )
@@ -511,7 +512,7 @@ func backup(ctx context.Context, c *sdk.Client, path string) (header state.Heade
 		return header, 0, err
 	}
 	defer stream.Close()
-	if bytes, err = io.Copy(f, stream); err != nil {
+	if bytes, err = io.Copy(steady.NewWriter(f), stream); err != nil {
 		return header, 0, fmt.Errorf("the backup broke off: %w", err)
 	}
 	if err = f.Sync(); err != nil {
@@ -520,7 +521,7 @@ func backup(ctx context.Context, c *sdk.Client, path string) (header state.Heade
 	if _, err = f.Seek(0, io.SeekStart); err != nil {
 		return header, 0, err
 	}
-	if header, err = state.VerifyStream(f); err != nil {
+	if header, err = state.VerifyStream(&steady.Reader{R: f}); err != nil {
 		return header, 0, fmt.Errorf("the backup is not whole: %w", err)
 	}
 	if err = f.Close(); err != nil {

@@ -348,6 +348,8 @@ func buildStore(r io.Reader, dst string, fs vfs.FS) (Header, error) {
 		fs:      fs,
 		dir:     fs.PathJoin(dst, "incoming"),
 		options: options.MakeWriterOptions(len(options.Levels)-1, db.TableFormat()),
+
+		bytesPerSync: options.BytesPerSync,
 	}
 	h, err := b.fill(r)
 	if err == nil && len(b.paths) > 0 {
@@ -377,9 +379,11 @@ type tables struct {
 	fs      vfs.FS
 	dir     string
 	options sstable.WriterOptions
-	paths   []string
-	writer  *sstable.Writer // nil: the next row begins a table
-	bytes   int             // in writer
+	// bytesPerSync is as for the tables of a live store.
+	bytesPerSync int
+	paths        []string
+	writer       *sstable.Writer // nil: the next row begins a table
+	bytes        int             // in writer
 }
 
 func (t *tables) fill(r io.Reader) (Header, error) {
@@ -401,6 +405,8 @@ func (t *tables) put(key, value []byte) error {
 			return err
 		}
 		t.paths = append(t.paths, path)
+		// Written as it comes: syncs of the log would wait for a table in one piece.
+		file = vfs.NewSyncingFile(file, vfs.SyncingFileOptions{BytesPerSync: t.bytesPerSync})
 		t.writer, t.bytes = sstable.NewWriter(objstorageprovider.NewFileWritable(file), t.options), 0
 	}
 	if err := t.writer.Set(key, value); err != nil {
