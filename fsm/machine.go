@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"io/fs"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"google.golang.org/protobuf/proto"
 
 	"pulse/fsm/state"
 	pb "pulse/proto/pulse/v1"
@@ -22,9 +23,16 @@ import (
 type Options struct {
 	Dir    string // holds one store directory for each restore, and CURRENT
 	NodeID string // of this replica, as state comparisons name it
+	// FS is where Dir is, and every directory that a checkpoint is made in; nil is
+	// the file system of this computer. Tests that open many machines keep them in
+	// memory.
+	FS vfs.FS
 	// MemTableBytes is the size of the store's write buffer; 0 is the usual one.
 	// Tests that open many machines keep it small.
 	MemTableBytes uint64
+	// FewFiles is for stores that never hold much, which tests open by the thousand:
+	// rows of all tables in the same files.
+	FewFiles bool
 	// SlowDisk is told of an operation on a file of the store that has taken so
 	// long and is not over. It must not block.
 	SlowDisk func(file string, took time.Duration)
@@ -41,6 +49,7 @@ type Options struct {
 // called by one goroutine, the one that applies the log; every other method is
 // safe from any goroutine.
 type Machine struct {
+	fs     vfs.FS
 	dir    string
 	nodeID string
 	tuning state.Tuning
@@ -64,16 +73,20 @@ func Open(opt Options) (*Machine, error) {
 	if opt.Dir == "" {
 		return nil, errors.New("fsm: Dir must be set")
 	}
-	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
+	files := opt.FS
+	if files == nil {
+		files = vfs.Default
+	}
+	if err := files.MkdirAll(opt.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
-	gen, err := currentGeneration(opt.Dir)
+	gen, err := currentGeneration(files, opt.Dir)
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dir: opt.Dir, nodeID: opt.NodeID, gen: gen, readers: &sync.WaitGroup{},
+	m := &Machine{fs: files, dir: opt.Dir, nodeID: opt.NodeID, gen: gen, readers: &sync.WaitGroup{},
 		understood: cmp.Or(opt.FormatLevel, FormatLevel),
-		tuning:     state.Tuning{MemTableBytes: opt.MemTableBytes, SlowDisk: opt.SlowDisk, Broken: opt.Broken}}
+		tuning:     state.Tuning{FS: files, MemTableBytes: opt.MemTableBytes, FewFiles: opt.FewFiles, SlowDisk: opt.SlowDisk, Broken: opt.Broken}}
 	if err := m.dropOthers(gen); err != nil {
 		return nil, err
 	}
@@ -84,7 +97,7 @@ func Open(opt Options) (*Machine, error) {
 		return nil, errors.Join(fmt.Errorf("open state in %s: %w", opt.Dir, err), m.state.Close())
 	}
 	m.activity = newActivity(m.state)
-	if _, err := os.Stat(filepath.Join(opt.Dir, currentFile)); errors.Is(err, os.ErrNotExist) {
+	if _, err := files.Stat(files.PathJoin(opt.Dir, currentFile)); errors.Is(err, fs.ErrNotExist) {
 		if err := m.setCurrent(gen); err != nil {
 			return nil, errors.Join(err, m.state.Close())
 		}
@@ -92,35 +105,40 @@ func Open(opt Options) (*Machine, error) {
 	return m, nil
 }
 
-func currentGeneration(dir string) (uint64, error) {
-	data, err := os.ReadFile(filepath.Join(dir, currentFile))
-	if errors.Is(err, os.ErrNotExist) {
+func currentGeneration(files vfs.FS, dir string) (uint64, error) {
+	name := files.PathJoin(dir, currentFile)
+	f, err := files.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
 		return 1, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("open state: %w", err)
 	}
+	data, err := io.ReadAll(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, fmt.Errorf("open state: %w", err)
+	}
 	gen, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("open state: %s is damaged: %w", filepath.Join(dir, currentFile), err)
+		return 0, fmt.Errorf("open state: %s is damaged: %w", name, err)
 	}
 	return gen, nil
 }
 
 func (m *Machine) storeDir(gen uint64) string {
-	return filepath.Join(m.dir, fmt.Sprintf("store-%06d", gen))
+	return m.fs.PathJoin(m.dir, fmt.Sprintf("store-%06d", gen))
 }
 
 // dropOthers removes what an interrupted restore left behind.
 func (m *Machine) dropOthers(gen uint64) error {
-	entries, err := os.ReadDir(m.dir)
+	names, err := m.fs.List(m.dir)
 	if err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
-	keep := filepath.Base(m.storeDir(gen))
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), "store-") && e.Name() != keep {
-			if err := os.RemoveAll(filepath.Join(m.dir, e.Name())); err != nil {
+	keep := m.fs.PathBase(m.storeDir(gen))
+	for _, name := range names {
+		if strings.HasPrefix(name, "store-") && name != keep {
+			if err := m.fs.RemoveAll(m.fs.PathJoin(m.dir, name)); err != nil {
 				return fmt.Errorf("open state: %w", err)
 			}
 		}
@@ -130,18 +148,18 @@ func (m *Machine) dropOthers(gen uint64) error {
 
 // setCurrent switches to a store directory by one atomic rename.
 func (m *Machine) setCurrent(gen uint64) error {
-	tmp := filepath.Join(m.dir, currentFile+".tmp")
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	tmp := m.fs.PathJoin(m.dir, currentFile+".tmp")
+	f, err := m.fs.Create(tmp, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return fmt.Errorf("switch state: %w", err)
 	}
 	_, err = fmt.Fprintf(f, "%d\n", gen)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(tmp, filepath.Join(m.dir, currentFile))
+		err = m.fs.Rename(tmp, m.fs.PathJoin(m.dir, currentFile))
 	}
 	if err == nil {
-		err = syncDir(m.dir)
+		err = syncDir(m.fs, m.dir)
 	}
 	if err != nil {
 		return fmt.Errorf("switch state: %w", err)
@@ -149,8 +167,8 @@ func (m *Machine) setCurrent(gen uint64) error {
 	return nil
 }
 
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
+func syncDir(files vfs.FS, dir string) error {
+	d, err := files.OpenDir(dir)
 	if err != nil {
 		return err
 	}
@@ -231,6 +249,13 @@ func (m *Machine) Pending() bool {
 	}
 	t, ok := m.state.NextTimer()
 	return ok && t.Due <= m.state.Meta().ClockUs
+}
+
+// Meta is a copy of the row of what concerns the state as a whole.
+func (m *Machine) Meta() *pb.MetaRow {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return proto.CloneOf(m.state.Meta())
 }
 
 // NextDue is the time of the next due item, Unix microseconds.
@@ -352,15 +377,15 @@ func (m *Machine) Restore(r io.Reader, raftIndex uint64) error {
 	gen := m.gen + 1
 	m.mu.RUnlock()
 	dir := m.storeDir(gen)
-	if err := os.RemoveAll(dir); err != nil {
+	if err := m.fs.RemoveAll(dir); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
-	header, err := state.ReadStream(r, dir)
+	header, err := state.ReadStreamIn(m.fs, r, dir)
 	if err == nil {
 		err = checkLevel(header.FormatLevel, m.understood)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("restore: %w", err), os.RemoveAll(dir))
+		return errors.Join(fmt.Errorf("restore: %w", err), m.fs.RemoveAll(dir))
 	}
 	next, err := state.Open(dir, m.tuning)
 	if err != nil {
@@ -382,7 +407,7 @@ func (m *Machine) Restore(r io.Reader, raftIndex uint64) error {
 	if err := old.Close(); err != nil {
 		return fmt.Errorf("restore: close the old state: %w", err)
 	}
-	if err := os.RemoveAll(m.storeDir(oldGen)); err != nil {
+	if err := m.fs.RemoveAll(m.storeDir(oldGen)); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
 	return nil

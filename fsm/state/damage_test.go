@@ -24,6 +24,11 @@ const storeDir = "store"
 // small keeps the stores of tests quick to open.
 var small = Tuning{MemTableBytes: 256 << 10}
 
+func (t Tuning) in(fs vfs.FS) Tuning {
+	t.FS = fs
+	return t
+}
+
 // files are those of a store, by name.
 type files map[string][]byte
 
@@ -66,7 +71,7 @@ func flipped(data []byte, at, bit int) []byte {
 func killedStore(t *testing.T) (killed files, hashes map[uint64][32]byte) {
 	t.Helper()
 	mem := vfs.NewCrashableMem()
-	s, err := open(storeDir, small, mem)
+	s, err := Open(storeDir, small.in(mem))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +182,7 @@ func readAll(t *testing.T, of files) (index uint64, hash [32]byte, err error) {
 		defer mu.Unlock()
 		told = errors.Join(told, err)
 	}
-	s, err := open(storeDir, tuning, of.onDisk(t))
+	s, err := Open(storeDir, tuning.in(of.onDisk(t)))
 	if err != nil {
 		return 0, hash, err
 	}
@@ -250,7 +255,7 @@ func TestAFailedWriteOfATableIsTold(t *testing.T) {
 func TestWhatIsFlushedSurvivesTheLossOfPower(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewCrashableMem()
-	s, err := open(storeDir, small, mem)
+	s, err := Open(storeDir, small.in(mem))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +279,7 @@ func TestWhatIsFlushedSurvivesTheLossOfPower(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := open(storeDir, small, after)
+	again, err := Open(storeDir, small.in(after))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +306,7 @@ func TestSealsGoWithTheirManifests(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
 	for range 5 {
-		s, err := open(storeDir, small, mem)
+		s, err := Open(storeDir, small.in(mem))
 		if err != nil {
 			t.Fatal(err)
 		}

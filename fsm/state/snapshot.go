@@ -12,7 +12,6 @@ import (
 	"hash"
 	"io"
 	"math"
-	"path/filepath"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
@@ -154,8 +153,11 @@ type Checkpoint struct {
 // OpenCheckpoint opens the directory and reads it through once: damage shows
 // before a follower has been given half of it, and the size of the stream,
 // which raft announces before the first byte, is known.
-func OpenCheckpoint(dir string) (*Checkpoint, error) {
+func OpenCheckpoint(dir string) (*Checkpoint, error) { return openCheckpoint(vfs.Default, dir) }
+
+func openCheckpoint(fs vfs.FS, dir string) (*Checkpoint, error) {
 	db, err := pebble.Open(dir, &pebble.Options{
+		FS:                 fs,
 		ReadOnly:           true,
 		ErrorIfNotExists:   true,
 		FormatMajorVersion: pebble.FormatNewest,
@@ -299,8 +301,11 @@ func (c *Checkpoint) WriteTo(w io.Writer) (int64, error) {
 }
 
 // WriteStream writes the checkpoint in dir as a stream.
-func WriteStream(dir string, w io.Writer) (Header, error) {
-	c, err := OpenCheckpoint(dir)
+func WriteStream(dir string, w io.Writer) (Header, error) { return WriteStreamIn(vfs.Default, dir, w) }
+
+// WriteStreamIn does so in a file system of its own.
+func WriteStreamIn(fs vfs.FS, dir string, w io.Writer) (Header, error) {
+	c, err := openCheckpoint(fs, dir)
 	if err != nil {
 		return Header{}, err
 	}
@@ -320,11 +325,10 @@ func VerifyStream(r io.Reader) (Header, error) {
 // ReadStream builds a store in dst, which must not exist, from a stream. When
 // it returns without error the store is complete and synced; after an error
 // nothing of it is left.
-func ReadStream(r io.Reader, dst string) (Header, error) {
-	return readStream(r, dst, vfs.Default)
-}
+func ReadStream(r io.Reader, dst string) (Header, error) { return ReadStreamIn(vfs.Default, r, dst) }
 
-func readStream(r io.Reader, dst string, fs vfs.FS) (Header, error) {
+// ReadStreamIn does so in a file system of its own.
+func ReadStreamIn(fs vfs.FS, r io.Reader, dst string) (Header, error) {
 	if _, err := fs.Stat(dst); err == nil {
 		return Header{}, fmt.Errorf("read snapshot into %s: it exists already", dst)
 	}
@@ -360,7 +364,7 @@ func buildStore(r io.Reader, dst string, fs vfs.FS) (Header, error) {
 	if err = errors.Join(err, db.Close()); err != nil {
 		return Header{}, fmt.Errorf("read snapshot: %w", err)
 	}
-	if err := errors.Join(fs.RemoveAll(b.dir), syncDir(fs, dst), syncDir(fs, filepath.Dir(dst))); err != nil {
+	if err := errors.Join(fs.RemoveAll(b.dir), syncDir(fs, dst), syncDir(fs, fs.PathDir(dst))); err != nil {
 		return Header{}, fmt.Errorf("read snapshot: %w", err)
 	}
 	return h, nil

@@ -391,7 +391,7 @@ func FuzzSnapshotStream(f *testing.F) {
 		if err := fs.MkdirAll("parent", 0o700); err != nil {
 			t.Fatal(err)
 		}
-		got, err := readStream(bytes.NewReader(data), "parent/store", fs)
+		got, err := ReadStreamIn(fs, bytes.NewReader(data), "parent/store")
 		if err != nil || got != h {
 			t.Fatalf("verified as %+v, read as %+v, %v", h, got, err)
 		}

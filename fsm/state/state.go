@@ -118,9 +118,14 @@ func (quiet) Fatalf(format string, args ...any) {
 
 // Tuning of a store; the zero value is the usual one.
 type Tuning struct {
+	// FS is where the store is; nil is the file system of this computer.
+	FS vfs.FS
 	// MemTableBytes is the size of the write buffer, which a process that is killed
 	// has to apply again.
 	MemTableBytes uint64
+	// FewFiles keeps rows of all tables in the same files. A store that never holds
+	// much is a dozen tiny files less for each flush.
+	FewFiles bool
 	// SlowDisk is told of an operation on a file that has taken so long and is
 	// not over. It is called by goroutines of the store and must not block.
 	SlowDisk func(file string, took time.Duration)
@@ -134,6 +139,9 @@ func (t Tuning) options() *pebble.Options {
 	o := StoreOptions()
 	if t.MemTableBytes > 0 {
 		o.MemTableSize = t.MemTableBytes
+	}
+	if t.FewFiles {
+		o.Experimental.SpanPolicyFunc = nil
 	}
 	broken := t.Broken
 	if broken == nil {
@@ -152,9 +160,11 @@ func (t Tuning) options() *pebble.Options {
 
 // Open opens the store in dir, makes it if it is not there, and rebuilds the
 // indexes. An error that is ErrStoreDamaged names the file.
-func Open(dir string, tuning Tuning) (*State, error) { return open(dir, tuning, vfs.Default) }
-
-func open(dir string, tuning Tuning, fs vfs.FS) (*State, error) {
+func Open(dir string, tuning Tuning) (*State, error) {
+	fs := tuning.FS
+	if fs == nil {
+		fs = vfs.Default
+	}
 	if err := checkManifest(dir, fs); err != nil {
 		return nil, err
 	}

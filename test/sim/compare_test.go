@@ -21,11 +21,7 @@ func (j *judge) follow(n *node, e *entry, in *pb.Entry, out *fsm.Outcome) {
 		j.learnDefaults(n)
 	}
 	before := j.meta
-	j.meta = &pb.MetaRow{}
-	must(n.m.RowsFrom([]byte{'M'}, func(_, value []byte) bool {
-		must(proto.Unmarshal(value, j.meta))
-		return false
-	}))
+	j.meta = n.m.Meta()
 	j.model.SeeFeed(before, j.meta, in, out.Results, out.Time)
 	want := j.model.Apply(e.index, e.term, in)
 	if !j.bind(in, out) {

@@ -12,8 +12,9 @@
 //
 // Real is the code that decides: three fsm.Machine with their Pebble stores,
 // checkpoints, streams and restores, each killed and opened again from what its
-// own disk holds. The reference reading of the promises is test/model, which
-// shares no code with the machine and follows the committed log entry by entry.
+// own disk holds, a file system in memory. The reference reading of the promises
+// is test/model, which shares no code with the machine and follows the committed
+// log entry by entry.
 //
 // Modelled is what lives on goroutines and timers. Each model follows the code
 // it stands for rule by rule, so that a change there wants a change here:

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"hash"
 	"math/rand/v2"
-	"os"
 	"runtime/debug"
 	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"pulse/test/mutant"
 )
@@ -92,7 +93,7 @@ func (v *violation) Error() string { return v.name + ": " + v.detail }
 type sim struct {
 	seed uint64
 	rng  *rand.Rand
-	root string
+	fs   *vfs.MemFS // of every node
 	dirs int
 
 	now      int64
@@ -157,13 +158,8 @@ func (f *failure) Error() string {
 
 // play runs a seed to its end.
 func play(seed uint64, print func(string)) (out *outcome, err error) {
-	root, err := os.MkdirTemp(scratch(), "pulse-sim-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(root) }()
 	s := &sim{
-		seed: seed, rng: rand.New(rand.NewPCG(seed, 0x70756c7365)), root: root,
+		seed: seed, rng: rand.New(rand.NewPCG(seed, 0x70756c7365)), fs: vfs.NewMem(),
 		sum: sha256.New(), print: print,
 	}
 	defer func() {
@@ -198,15 +194,6 @@ func (s *sim) abandon() {
 			_ = n.m.Close()
 		}()
 	}
-}
-
-// scratch is a directory in memory where there is one: nothing here has to
-// survive the run.
-func scratch() string {
-	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
-		return "/dev/shm"
-	}
-	return os.TempDir()
 }
 
 func (s *sim) run() {
@@ -315,7 +302,7 @@ func (s *sim) newID() (x id) {
 
 func (s *sim) dir(kind string) string {
 	s.dirs++
-	return fmt.Sprintf("%s/%04d-%s", s.root, s.dirs, kind)
+	return fmt.Sprintf("%04d-%s", s.dirs, kind)
 }
 
 // say adds a line to the trace.

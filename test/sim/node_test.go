@@ -3,10 +3,10 @@ package sim
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"pulse/cluster/clock"
 	"pulse/fsm"
@@ -32,6 +32,7 @@ type disk struct {
 
 // snap is a snapshot: a checkpoint made here, or a stream that was received.
 type snap struct {
+	fs          vfs.FS
 	index, term uint64 // its place in the log
 	header      state.Header
 	dir         string
@@ -44,7 +45,7 @@ func (p *snap) open() ([]byte, error) {
 		return p.stream, nil
 	}
 	var b bytes.Buffer
-	h, err := state.WriteStream(p.dir, &b)
+	h, err := state.WriteStreamIn(p.fs, p.dir, &b)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +105,9 @@ func (n *node) applyTime() int64 { return n.s.between(0, 2*millis) + n.slowApply
 func (n *node) start() {
 	s, d := n.s, n.d
 	s.start(n.p)
-	m, err := fsm.Open(fsm.Options{Dir: d.dir, NodeID: n.p.name, MemTableBytes: 1 << 20})
+	// Most of the time would go into files of a few rows each; one seed in four has
+	// them as servers do.
+	m, err := fsm.Open(fsm.Options{FS: s.fs, Dir: d.dir, NodeID: n.p.name, MemTableBytes: 256 << 10, FewFiles: s.seed%4 != 0})
 	must(err)
 	n.m = m
 	last := d.base + uint64(len(d.log))
@@ -167,29 +170,39 @@ func (n *node) losePower() {
 		d.log = d.log[:d.synced-d.base]
 		n.s.say("%s loses its log from %d to %d", n.p.name, d.synced+1, cut)
 	}
-	must(os.RemoveAll(d.dir))
+	must(n.s.fs.RemoveAll(d.dir))
 	d.dir = n.s.dir(n.p.name)
 	if d.image == "" {
 		return // nothing was ever flushed
 	}
-	must(os.MkdirAll(d.dir, 0o700))
-	must(os.CopyFS(filepath.Join(d.dir, "store-000001"), os.DirFS(d.image)))
-	must(os.WriteFile(filepath.Join(d.dir, "CURRENT"), []byte("1\n"), 0o600))
+	fs := n.s.fs
+	must(fs.MkdirAll(d.dir, 0o700))
+	_, err := vfs.Clone(fs, fs, d.image, fs.PathJoin(d.dir, "store-000001"))
+	must(err)
+	writeFile(fs, fs.PathJoin(d.dir, "CURRENT"), "1\n")
 }
 
 // leaveHalfARestore leaves what a restore had made when the process died in it.
 func (n *node) leaveHalfARestore() {
-	current, err := os.ReadFile(filepath.Join(n.d.dir, "CURRENT"))
+	fs := n.s.fs
+	current, err := fs.Open(fs.PathJoin(n.d.dir, "CURRENT"))
 	if err != nil {
 		return // an empty disk
 	}
 	var gen int
-	_, err = fmt.Sscanf(strings.TrimSpace(string(current)), "%d", &gen)
+	_, err = fmt.Fscan(current, &gen)
+	must(errors.Join(err, current.Close()))
+	half := fs.PathJoin(n.d.dir, fmt.Sprintf("store-%06d", gen+1))
+	must(fs.MkdirAll(half, 0o700))
+	writeFile(fs, fs.PathJoin(half, "MANIFEST-000001"), "half")
+	writeFile(fs, fs.PathJoin(n.d.dir, "CURRENT.tmp"), fmt.Sprint(gen+1))
+}
+
+func writeFile(fs vfs.FS, name, text string) {
+	f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
 	must(err)
-	half := filepath.Join(n.d.dir, fmt.Sprintf("store-%06d", gen+1))
-	must(os.MkdirAll(half, 0o700))
-	must(os.WriteFile(filepath.Join(half, "MANIFEST-000001"), []byte("half"), 0o600))
-	must(os.WriteFile(filepath.Join(n.d.dir, "CURRENT.tmp"), []byte(fmt.Sprint(gen+1)), 0o600))
+	_, err = f.Write([]byte(text))
+	must(errors.Join(err, f.Close()))
 }
 
 // restart starts the process again after a while.
@@ -262,7 +275,7 @@ func (n *node) maySnapshot(e *entry) {
 		return
 	}
 	n.snapping = true
-	made := &snap{index: e.index, term: e.term, dir: n.s.dir("snapshot"), digest: rowsDigest(n.m)}
+	made := &snap{fs: n.s.fs, index: e.index, term: e.term, dir: n.s.dir("snapshot"), digest: rowsDigest(n.m)}
 	var err error
 	made.header, err = n.m.Checkpoint(made.dir)
 	must(err)
@@ -300,7 +313,7 @@ func (n *node) takeImage() {
 	h, err := n.m.Checkpoint(dir)
 	must(err)
 	if n.d.image != "" {
-		must(os.RemoveAll(n.d.image))
+		must(n.s.fs.RemoveAll(n.d.image))
 	}
 	n.d.image, n.imaged = dir, h.AppliedIndex
 }
