@@ -2,9 +2,7 @@ package state
 
 import (
 	"testing"
-	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -73,16 +71,4 @@ func TestCopiesCarryEveryField(t *testing.T) {
 	check(instance, CopyInstance(instance))
 	check(queue, CopyQueue(queue))
 	check(namespace, CopyNamespace(namespace))
-}
-
-func TestASlowDiskIsReported(t *testing.T) {
-	t.Parallel()
-	var file string
-	var took time.Duration
-	o := Tuning{SlowDisk: func(f string, d time.Duration) { file, took = f, d }}.options()
-	o.EnsureDefaults()
-	o.EventListener.DiskSlow(pebble.DiskSlowInfo{Path: "000004.sst", Duration: 6 * time.Second})
-	if file != "000004.sst" || took != 6*time.Second {
-		t.Errorf("heard of %q after %s", file, took)
-	}
 }

@@ -173,6 +173,9 @@ func Open(dir string, tuning Tuning) (*State, error) {
 	options := tuning.options()
 	options.FS = fs
 	sealManifests(options, dir)
+	if tuning.SlowDisk != nil {
+		options.WithFSDefaults() // which Pebble leaves out where it is given a file system
+	}
 	db, err := pebble.Open(dir, options)
 	if err != nil {
 		return nil, fmt.Errorf("open state store %s: %w", dir, asDamage(err))
