@@ -9,6 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
+	"pulse/fsm"
+	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
 	"pulse/test/calm"
 	"pulse/test/ports"
@@ -170,5 +174,74 @@ func TestATransferWaitsForAServerThatIsBehind(t *testing.T) {
 	behind(0)
 	if id, err := transfer(t, leader, to.cfg.ID); err != nil || id != to.cfg.ID {
 		t.Errorf("transfer: %q %v", id, err)
+	}
+}
+
+// A cluster was down for hours. Who had the longest log is elected first, brings the
+// others an old entry, and has to hand over, because its wall clock is wrong. That
+// entry is new to the others and does not tell them the time.
+func TestAnOldEntryThatIsNewToAServerDoesNotTellItTheTime(t *testing.T) {
+	t.Parallel()
+	const down = 10 * time.Hour
+	c := &clocks{&town{t: t, up: map[string]*testNode{}}, map[string]time.Duration{"a": -down, "b": -down, "c": -down}}
+	var servers []Server
+	dirs := map[string]string{}
+	for _, id := range []string{"a", "b", "c"} {
+		dirs[id] = t.TempDir()
+		servers = append(servers, Server{id, ports.Free(t, "127.0.0.1")})
+	}
+	start := func() {
+		for _, s := range servers {
+			c.startWith(s.ID, dirs[s.ID], s.Address, servers, func(cfg *Config) {
+				cfg.Members = c
+				if s.ID != "a" {
+					cfg.HeartbeatTimeout = 3 * calm.Office // a is the first to stand
+				}
+				ahead := c.step[s.ID]
+				cfg.Wall = func() time.Time { return time.Now().Add(ahead) }
+			})
+		}
+	}
+	start()
+	c.leader().submit(t, "before")
+	a := c.up["a"]
+	timeUs := a.machine.Clock() + 1000
+	for _, id := range []string{"c", "b", "a"} { // so that nobody leads after a
+		c.stop(id)
+	}
+	appendEntry(t, &a.cfg, timeUs)
+	c.step = map[string]time.Duration{"a": time.Hour}
+	start()
+	leader := c.leader()
+	entries := leader.machine.entries()
+	last := entries[len(entries)-1]
+	if off := time.Since(time.UnixMicro(last.TimeUs)).Abs(); off > down/2 {
+		t.Errorf("the first entry of %s, which leads now, is %s off", leader.cfg.ID, off)
+	}
+}
+
+// appendEntry writes an entry to a stopped server's log as its last leader would have.
+func appendEntry(t *testing.T, cfg *Config, timeUs int64) {
+	t.Helper()
+	w := NewWatchdog(WatchdogConfig{Limit: calm.Patience, Logger: cfg.Logger, Exit: func(int) { t.Error("the watchdog ended the process") }})
+	defer w.Stop()
+	s, err := openStores(cfg, w, &Counters{}, raftLogger(cfg.Logger))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := s.logs.LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last raft.Log
+	if err := s.logs.GetLog(index, &last); err != nil {
+		t.Fatal(err)
+	}
+	data, err := fsm.EncodeEntry(&pb.Entry{Format: fsm.EntryFormat, Term: last.Term, TimeUs: timeUs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.logs.StoreLog(&raft.Log{Index: index + 1, Term: last.Term, Type: raft.LogCommand, Data: data}), s.close()); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -32,6 +32,7 @@ type applier struct {
 	// replayTo is the last index of the log when the process started: entries
 	// up to there are not news.
 	replayTo uint64
+	era      era
 	inOffice atomic.Bool // written by the goroutine that follows leadership
 	seen     gate
 }
@@ -40,6 +41,31 @@ var (
 	_ raft.BatchingFSM = (*applier)(nil)
 	_ raft.FSMSnapshot = (*checkpoint)(nil)
 )
+
+// era tells which entries were made while this process lived: those that the first
+// leader it heard of had not committed by then, and those of later terms. Others may
+// be as old as their time says, and new to this server for all that: it was away when
+// they were made, or nobody led for long and they were not committed.
+type era struct {
+	mu    sync.Mutex
+	term  uint64 // 0: it has heard of no leader
+	after uint64
+}
+
+// begin notes that a leader in a term is heard of, and what it has committed.
+func (e *era) begin(term, committed uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.term == 0 {
+		e.term, e.after = term, committed
+	}
+}
+
+func (e *era) made(l *raft.Log) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.term != 0 && (l.Term > e.term || l.Term == e.term && l.Index > e.after)
+}
 
 // ApplyBatch applies committed entries in order. The answer to a command is
 // *fsm.Outcome.
@@ -69,7 +95,7 @@ func (a *applier) Apply(l *raft.Log) any {
 	a.counters.Apply.observe(time.Since(began))
 	end()
 	a.counters.EntriesApplied.Add(1)
-	a.clock.Applied(o.Time, l.Index > a.replayTo)
+	a.clock.Applied(o.Time, l.Index > a.replayTo && a.era.made(l))
 	a.onApply(o, a.inOffice.Load())
 	a.seen.advance(l.Index)
 	return &o

@@ -41,6 +41,8 @@ type guard struct {
 	shown   atomic.Bool // the log has shown it to itself as a learner
 	// suffrage tells this server's place in the newest configuration it has.
 	suffrage func() (voter, known bool)
+	// heard is told in which term a leader is heard of, and what it has committed.
+	heard func(term, committed uint64)
 	// again names a follower that was sent the same snapshot twice.
 	again chan raft.ServerID
 
@@ -57,9 +59,9 @@ var errLearner = errors.New("this server has begun empty and takes no part in el
 
 // newGuard wraps a transport. fresh says that this server begins empty and does
 // not found the cluster.
-func newGuard(t raft.Transport, dir string, fresh bool) (*guard, error) {
+func newGuard(t raft.Transport, dir string, fresh bool, heard func(term, committed uint64)) (*guard, error) {
 	g := &guard{
-		Transport: t, path: filepath.Join(dir, learnerFile), rpcs: make(chan raft.RPC), stop: make(chan struct{}),
+		Transport: t, heard: heard, path: filepath.Join(dir, learnerFile), rpcs: make(chan raft.RPC), stop: make(chan struct{}),
 		again: make(chan raft.ServerID, 1), sent: map[raft.ServerID]sentSnapshot{},
 	}
 	g.preVote, _ = t.(raft.WithPreVote)
@@ -113,7 +115,11 @@ func (g *guard) pass() {
 		case <-g.stop:
 			return
 		}
-		switch rpc.Command.(type) {
+		switch c := rpc.Command.(type) {
+		case *raft.AppendEntriesRequest:
+			if c.PrevLogEntry != 0 || len(c.Entries) > 0 { // a heartbeat tells of no commit
+				g.heard(c.Term, c.LeaderCommitIndex)
+			}
 		case *raft.RequestVoteRequest, *raft.RequestPreVoteRequest, *raft.TimeoutNowRequest:
 			if g.keepsOut() {
 				rpc.Respond(nil, errLearner)

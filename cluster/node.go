@@ -132,7 +132,7 @@ func (n *Node) openGuard(lone bool) error {
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	g, err := newGuard(n.transport, n.cfg.Dir, !existing && len(n.cfg.Bootstrap) == 0)
+	g, err := newGuard(n.transport, n.cfg.Dir, !existing && len(n.cfg.Bootstrap) == 0, n.applier.era.begin)
 	if err != nil {
 		return err
 	}

@@ -104,6 +104,7 @@ func (n *Node) newOffice() *office {
 	// Should this be the term of a newer leader already, apply refuses what is
 	// proposed in it: the log's entries can only carry a term of ours.
 	term := n.raft.CurrentTerm()
+	n.applier.era.begin(term, 0) // what is of it is our own
 	o := &office{
 		node:     n,
 		term:     term,
