@@ -186,6 +186,16 @@ func (n *Node) reconcile() (lastIndex uint64, err error) {
 			return 0, err
 		}
 	}
+	if lastIndex > 0 && lastIndex < meta.Index {
+		// A snapshot that was sent is in place before raft drops the log that ends
+		// below it, and this server was killed in between. Behind the snapshot such
+		// a log takes no entry, and what it has is in the snapshot.
+		n.logger.Info("the log ends below the newest snapshot and begins anew behind it", "last", lastIndex, "snapshot", meta.ID)
+		if err := n.stores.logs.DeleteRange(first, lastIndex); err != nil {
+			return 0, fmt.Errorf("cluster: drop the log below the newest snapshot: %w", err)
+		}
+		lastIndex = 0
+	}
 	return lastIndex, nil
 }
 
