@@ -51,7 +51,7 @@ func (n *Node) openCerts() (err error) {
 	case c.node.Gateway() && !n.cfg.gateway():
 		return fmt.Errorf("node: Certs: %s has the certificate of a gateway, and this is a server: make its own with 'pulse cluster add-node'", c.dir)
 	case !c.node.Gateway() && n.cfg.gateway():
-		n.logger.Warn("this gateway shows the certificate of a server, with which it could vote: make its own with 'pulse cluster add-node --gateway'", "certs", c.dir)
+		return fmt.Errorf("node: Certs: %s has the certificate of a server, with which this gateway could vote: withdraw it with 'pulse cluster revoke' and make the gateway's own with 'pulse cluster add-node --gateway'", c.dir)
 	}
 	c.http, err = pki.OpenHTTP(pki.HTTPOptions{
 		Files: pki.HTTPFiles(c.dir), Cluster: c.node.Cluster(), OnReload: c.reloaded("clients"),

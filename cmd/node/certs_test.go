@@ -406,6 +406,9 @@ func TestANodeDoesNotStartWithWrongCertificates(t *testing.T) {
 				t.Error(err)
 			}
 		},
+		"certificate of a server": func(c *Config) { // with which whoever has it could vote
+			c.Cluster.Gateway, c.Cluster.Join, c.Cluster.BootstrapExpect, c.RaftAddr = true, []string{"127.0.0.1:1"}, 0, ""
+		},
 		"Advertise": func(c *Config) { c.RaftAddr = "0.0.0.0:7402" },
 	} {
 		c := configs["a"]
