@@ -228,6 +228,35 @@ func (n *Node) refuseRemoval(id raft.ServerID) error {
 	return nil
 }
 
+// refuseLoss says why a voter that is up has to stay: of those that would be left
+// too few answer to elect a leader, and the removal itself could not be committed.
+func (n *Node) refuseLoss(ctx context.Context, id string) error {
+	if n.cfg.Members == nil || n.servers()[raft.ServerID(id)].Suffrage != raft.Voter {
+		return nil
+	}
+	left := slices.DeleteFunc(n.otherVoters(), func(other string) bool { return other == id })
+	var mu sync.Mutex
+	var silent []string
+	var asking sync.WaitGroup
+	for _, other := range left {
+		asking.Go(func() {
+			if _, err := n.cfg.Members.Stats(ctx, other); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				silent = append(silent, other)
+			}
+		})
+	}
+	asking.Wait()
+	slices.Sort(silent)
+	voters := len(left) + 1 // and this server
+	if quorum := voters/2 + 1; voters-len(silent) < quorum {
+		return schema.Errorf(schema.Conflict, "of the %d voters that would be left without %s, %q do not answer, and it takes %d to have a leader; "+
+			"start them, or remove them first, or force the removal", voters, id, silent, quorum)
+	}
+	return nil
+}
+
 // Remove takes a server out of the configuration. Only the leader can; it does
 // not remove itself.
 func (n *Node) Remove(ctx context.Context, id string, force bool) error {
@@ -242,6 +271,9 @@ func (n *Node) Remove(ctx context.Context, id string, force bool) error {
 		if !force || (errors.As(err, &e) && e.Code == schema.NotFound) {
 			return err
 		}
+	}
+	if err := n.refuseLoss(ctx, id); err != nil && !force {
+		return err
 	}
 	if err := await(ctx, n.raft.RemoveServer(raft.ServerID(id), 0, changeTimeout)); err != nil {
 		return schema.Errorf(schema.ResultUnknown, "remove %s: %v", id, err)

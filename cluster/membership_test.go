@@ -296,6 +296,46 @@ func TestAVoterWithAnEmptyDiskVotesOnlyWhenItIsPromotedAgain(t *testing.T) {
 	}
 }
 
+// Of five voters two are down. To take away one of the three that are up would leave
+// four, of which two cannot elect anybody; to take away one that is down is right.
+func TestARemovalThatWouldLoseTheQuorumIsRefused(t *testing.T) {
+	t.Parallel()
+	c := &town{t: t, up: map[string]*testNode{}}
+	var servers []Server
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		servers = append(servers, Server{id, ports.Free(t, "127.0.0.1")})
+	}
+	for _, s := range servers {
+		c.startWith(s.ID, t.TempDir(), s.Address, servers, func(cfg *Config) { cfg.Members = c })
+	}
+	leader := c.leader()
+	down := c.other(leader)
+	alsoDown := c.other(leader, down)
+	up := c.other(leader, down, alsoDown)
+	if err := leader.refuseLoss(t.Context(), up.cfg.ID); err != nil {
+		t.Errorf("with all five up: %v", err)
+	}
+	c.stop(down.cfg.ID)
+	c.stop(alsoDown.cfg.ID)
+	leader = c.leader()
+	up = c.other(leader)
+	ctx, cancel := context.WithTimeout(t.Context(), calm.Patience)
+	defer cancel()
+	err := leader.Remove(ctx, up.cfg.ID, false)
+	if code(err) != schema.Conflict || !strings.Contains(err.Error(), down.cfg.ID) || !strings.Contains(err.Error(), alsoDown.cfg.ID) {
+		t.Errorf("removing a third of five answers %v", err)
+	}
+	leader.submit(t, "it still leads")
+	if err := leader.Remove(ctx, down.cfg.ID, false); err != nil {
+		t.Errorf("removing one that is down: %v", err)
+	}
+	leader.submit(t, "four are left, of which three are up")
+	if err := leader.Remove(ctx, up.cfg.ID, false); err != nil {
+		t.Errorf("of the three that would be left two are up: %v", err)
+	}
+	leader.submit(t, "three are left, of which two are up")
+}
+
 // pausing lets time pass in which nothing must happen.
 func pausing(t *testing.T, d time.Duration) {
 	t.Helper()

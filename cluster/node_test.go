@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -298,6 +299,64 @@ func TestADutyThatFailsIsRunAgainAndReadinessShowsIt(t *testing.T) {
 			t.Fatalf("%+v", d)
 		}
 	}
+}
+
+// One duty of three fails as soon as it is started, again and again: the others go on,
+// none runs twice at a time, and the end of the office finds all of them.
+func TestADutyThatFailsAtItsStartLeavesTheOthersAlone(t *testing.T) {
+	t.Parallel()
+	const failures = 4
+	var tries atomic.Int64
+	var running, runs [3]atomic.Int64
+	leads := make(chan bool)
+	n := startNode(t, t.TempDir(), func(c *Config) {
+		c.leads = func(r *raft.Raft) <-chan bool {
+			go func() { leads <- <-r.LeaderCh() }() // the election
+			return leads
+		}
+		c.Duties = nil
+		for i := range running {
+			c.Duties = append(c.Duties, Duty{Name: fmt.Sprint("duty ", i), Run: func(ctx context.Context, _ uint64) error {
+				if running[i].Add(1) != 1 {
+					t.Errorf("duty %d runs twice at a time", i)
+				}
+				defer running[i].Add(-1)
+				if i == 2 && tries.Add(1) <= failures {
+					return errors.New("it does not start")
+				}
+				runs[i].Add(1)
+				<-ctx.Done()
+				return nil
+			}})
+		}
+	}).lead(t)
+	eventually(t, "readiness shows it", func() bool { return strings.Contains(strings.Join(n.Status().NotReady, ";"), "it does not start") })
+	n.submit(t, "while one duty fails")
+
+	// The office ends and comes back between two tries.
+	leads <- true
+	eventually(t, "all run, and the node is ready", func() bool { return runs[2].Load() == 1 && n.Status().Ready })
+	if first, second := runs[0].Load(), runs[1].Load(); first != 2 || second != 2 || tries.Load() != failures+1 {
+		t.Errorf("in two offices the others ran %d and %d times, and the third was tried %d times", first, second, tries.Load())
+	}
+	leads <- false
+	eventually(t, "the office is over", func() bool {
+		return n.office.Load() == nil && running[0].Load()+running[1].Load()+running[2].Load() == 0
+	})
+}
+
+// A duty that panics ends the process, and another server leads: a leader that goes
+// on with what is left of it would do half of its work, and look well.
+func TestADutyThatPanicsIsNotHeldBack(t *testing.T) {
+	t.Parallel()
+	o := &office{node: &Node{}, logger: slog.New(slog.DiscardHandler)}
+	defer func() {
+		if why := recover(); why != "broken" {
+			t.Errorf("it ends with %v", why)
+		}
+	}()
+	o.work(t.Context(), &dutyState{Duty: Duty{Name: "broken", Run: func(context.Context, uint64) error { panic("broken") }}})
+	t.Error("the office goes on")
 }
 
 func TestWhatFallsDueIsProposedWhenNothingElseFlows(t *testing.T) {

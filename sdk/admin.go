@@ -340,7 +340,7 @@ func (c *Client) Transfer(ctx context.Context, nodeID string) (leaderID string, 
 }
 
 // RemoveServer takes a server out of the cluster. It is refused with conflict if
-// the server leads, or if fewer than three voters would be left and force is not
+// the server leads, or if fewer than three voters, or too few that are up, would be left and force is not
 // given.
 func (c *Client) RemoveServer(ctx context.Context, nodeID string, force bool) error {
 	if c.fault != nil {

@@ -414,7 +414,9 @@ same name with an empty one.
 
 It is refused if NODE leads: transfer leadership first. It is refused if fewer than
 three voters would be left, since fewer survive no failure: let another server join
-first. With --force it is done all the same, for a cluster that is to shrink.`,
+first. Nor is a server removed that is needed because too many others are down: start
+those or remove them first. With --force it is done all the same, for a cluster that
+is to shrink.`,
 		Example: "  pulse cluster remove node-3\n  pulse cluster remove node-3 --force",
 		Args:    exactly("NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -429,7 +431,7 @@ first. With --force it is done all the same, for a cluster that is to shrink.`,
 			return a.done(cmd, removeDone{args[0], true}, "%s is no server of this cluster any more.", args[0])
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "even if fewer than three voters are left")
+	cmd.Flags().BoolVar(&force, "force", false, "even if fewer than three voters, or too few that are up, are left")
 	return cmd
 }
 

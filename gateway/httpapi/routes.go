@@ -446,7 +446,7 @@ func clusterRoutes() []*route {
 	}, {
 		method: http.MethodPost, path: "/v1/cluster:remove", id: "remove-server", tag: "cluster", unkeyed: true,
 		title: "Take a server out of the cluster",
-		about: "Refused with conflict if it leads, or if fewer than three voters would be left and force is not given.",
+		about: "Refused with conflict if it leads, or if fewer than three voters, or too few that are up to elect a leader, would be left and force is not given.",
 		body:  typeOf[Removal](), bodyMust: true, answers: ok(typeOf[Nothing](), "It is out."),
 		codes: []schema.Code{schema.NotFound, schema.Conflict}, handle: removeServer,
 	}}

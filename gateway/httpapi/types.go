@@ -996,7 +996,7 @@ type Transferred struct {
 // Removal says which server is to go.
 type Removal struct {
 	NodeID string `json:"node_id" pattern:"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"`
-	Force  bool   `json:"force,omitempty" doc:"Even if fewer than three voters are left."`
+	Force  bool   `json:"force,omitempty" doc:"Even if fewer than three voters, or too few that are up, are left."`
 }
 
 // DutyStatus is a duty of the leader.

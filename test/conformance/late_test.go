@@ -1,7 +1,9 @@
 package conformance
 
 import (
+	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -296,4 +298,88 @@ func TestResumeTellsTheFinalStateOfAnAttemptThatIsOver(t *testing.T) {
 		t.Errorf("after the finish: %+v", l)
 	}
 	checkTask(t, p.task(task.ID), "SUCCEEDED", "4", 1, false)
+}
+
+// An id of another namespace is answered word for word as one that nobody has, on
+// every route that takes one, in the list of a bulk request and behind which a stream
+// goes on: no answer tells that it is there, and nothing happens to it.
+func TestAnIDOfAnotherNamespaceIsLikeOneThatNobodyHas(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, nil)
+	w := p.worker(nil)
+	running := w.run(p.submit(object{"concurrency_key": "account/1"}).ID)
+	waiting := p.submit(object{"business_key": "order/1", "delay_ms": 3_600_000})
+	over := p.submit(object{"delay_ms": 3_600_000})
+	p.cancel(over.ID)
+	p.call("PUT", "/schedules/nightly", object{"cron": "0 3 * * *", "task": work(object{"queue": p.queue})}).ok(0)
+	ids := []string{running.Task.ID, waiting.ID, over.ID}
+	before := []task{p.task(ids[0]), p.task(ids[1]), p.task(ids[2])}
+	elsewhere := p.elsewhere(nil)
+
+	// equal holds two answers to each other, each without the id that was asked for.
+	equal := func(what string, foreign, unknown answer, id, nobody string) {
+		t.Helper()
+		said := func(a answer, id string) string { return strings.ReplaceAll(string(a.body), id, "ID") }
+		if foreign.status != unknown.status || said(foreign, id) != said(unknown, nobody) {
+			t.Errorf("%s: of another namespace: %d %s\nof nobody: %d %s", what, foreign.status, foreign.body, unknown.status, unknown.body)
+		}
+	}
+	for _, id := range ids {
+		for _, route := range []struct {
+			method, path string
+			body         any
+		}{
+			{"GET", "", nil}, {"GET", "/attempts", nil}, {"GET", "/events", nil}, {"GET", "/watch", nil},
+			{"GET", "?wait_state=terminal&timeout_ms=1000", nil}, {"GET", "?consistency=stale", nil},
+			{"POST", ":cancel", object{}}, {"POST", ":retry", object{}}, {"POST", ":run", object{}},
+			{"POST", ":review", object{"decision": "CANCELLED", "note": "n"}},
+		} {
+			nobody := newID()
+			foreign := elsewhere.call(route.method, "/tasks/"+id+route.path, route.body)
+			foreign.refused("not_found")
+			equal(route.method+" "+route.path, foreign, elsewhere.call(route.method, "/tasks/"+nobody+route.path, route.body), id, nobody)
+		}
+		for _, action := range []string{"cancel", "retry"} {
+			for _, dry := range []bool{true, false} {
+				nobody := newID()
+				bulk := func(id string) answer {
+					return elsewhere.call("POST", "/tasks:bulk", object{"action": action, "ids": []string{id}, "dry_run": dry})
+				}
+				equal("bulk "+action, bulk(id), bulk(nobody), id, nobody)
+			}
+		}
+	}
+	nobody := newID()
+	for _, route := range []struct{ method, path, id, nobody string }{
+		{"GET", "/workers/%", w.id(), nobody}, {"POST", "/workers/%:drain", w.id(), nobody},
+		{"GET", "/schedules/%", "nightly", "weekly"}, {"POST", "/schedules/%:trigger", "nightly", "weekly"},
+		{"POST", "/schedules/%:pause", "nightly", "weekly"}, {"DELETE", "/schedules/%", "nightly", "weekly"},
+		{"GET", "/keys/%", "account%2F1", "account%2F2"},
+	} {
+		var body any
+		if route.method == "POST" {
+			body = object{}
+		}
+		call := func(id string) answer {
+			return elsewhere.call(route.method, strings.Replace(route.path, "%", id, 1), body)
+		}
+		foreign, unknown := call(route.id), call(route.nobody)
+		for _, a := range []*answer{&foreign, &unknown} {
+			a.body = []byte(strings.ReplaceAll(string(a.body), "%2F", "/"))
+		}
+		equal(route.method+" "+route.path, foreign, unknown, strings.ReplaceAll(route.id, "%2F", "/"), strings.ReplaceAll(route.nobody, "%2F", "/"))
+	}
+	// A business key is of its namespace: it finds nothing here and takes nothing.
+	if mine := elsewhere.submit(object{"business_key": "order/1", "delay_ms": 3_600_000}); mine.ID == waiting.ID {
+		t.Error("a business key reaches into another namespace")
+	}
+	for i, id := range ids {
+		if after := p.task(id); after.Revision != before[i].Revision {
+			t.Errorf("task %d was touched: %+v", i, after)
+		}
+	}
+	if v := p.workerView(w.id()); v.Draining {
+		t.Errorf("its worker drains: %+v", v)
+	}
+	p.call("GET", "/schedules/nightly", nil).ok(http.StatusOK)
 }
