@@ -343,6 +343,39 @@ func TestAnIdempotentTaskWithoutAttemptsLeftNeedsAReview(t *testing.T) {
 	checkTask(t, p.task(task.ID), "NEEDS_REVIEW", "", 2, true)
 }
 
+// A task that ends the process of every worker that starts it costs an attempt each
+// time and comes to an end, and other tasks go on.
+func TestATaskThatKillsItsWorkersComesToAnEnd(t *testing.T) {
+	t.Parallel()
+	for safety, starts := range map[string]int{"IDEMPOTENT": 3, "RECONCILE_ONLY": 1} {
+		t.Run(safety, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t, quick(nil))
+			task := p.submit(object{"recovery_safety": safety, "concurrency_key": "k", "retry": object{"max_attempts": 3, "initial_delay_ms": 200, "max_delay_ms": 10_000}})
+			for n := 1; n <= starts; n++ {
+				w := p.worker(nil) // a process that is new has another instance
+				a := w.run(task.ID)
+				w.drop()
+				p.until("the end of the attempt", func() (bool, any) { row := p.row(a); return row.State == "EXPIRED", row.State })
+				got, row := p.task(task.ID), p.row(a)
+				if n == starts {
+					checkTask(t, got, "NEEDS_REVIEW", "", starts, true)
+					break
+				}
+				checkTask(t, got, "WAITING", "", n, true)
+				want := 200 * time.Millisecond << (n - 1)
+				if delay := got.AvailableAt.Sub(row.EndedAt); delay < want*8/10 || delay > want*12/10 {
+					t.Errorf("after start %d it waits %s, want %s", n, delay, want)
+				}
+			}
+			other := p.submit(nil)
+			w := p.worker(nil)
+			w.finish(succeeded(w.run(other.ID)))
+			checkTask(t, p.task(task.ID), "NEEDS_REVIEW", "", starts, true)
+		})
+	}
+}
+
 func TestADefiniteFailureAfterAnUncertainAttemptNeedsAReview(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, nil)
