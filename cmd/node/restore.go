@@ -40,6 +40,9 @@ type RestoreConfig struct {
 	TrustWaiting bool
 
 	Logger *slog.Logger
+	// Progress is written what is read of a source file, as it is read; nil: nobody
+	// looks.
+	Progress io.Writer
 }
 
 // Restored is what a restore has made.
@@ -153,7 +156,11 @@ func (r *restore) fromFile(ctx context.Context) error {
 		return fmt.Errorf("restore: %w", err)
 	}
 	defer f.Close() // read only
-	if r.header, err = state.ReadStream(&contextReader{ctx, f}, r.store()); err != nil {
+	var source io.Reader = f
+	if r.cfg.Progress != nil {
+		source = io.TeeReader(f, r.cfg.Progress)
+	}
+	if r.header, err = state.ReadStream(&contextReader{ctx, source}, r.store()); err != nil {
 		return fmt.Errorf("restore: %s: %w", r.cfg.Source, err)
 	}
 	return nil

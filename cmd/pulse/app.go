@@ -138,6 +138,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	add(groupUse, a.taskCommand(), a.reviewCommand(), a.queueCommand(), a.scheduleCommand(), a.workerCommand(), a.keyCommand(), a.namespaceCommand(), a.tokenCommand(), a.auditCommand(), a.clusterCommand(), a.activityCommand(), a.topCommand())
 	add(groupMore, a.contextCommand(), a.versionCommand(), completionCommand())
 	root.SetHelpCommandGroupID(groupMore)
+	a.completions(root)
 	return root
 }
 

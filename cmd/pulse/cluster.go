@@ -482,7 +482,7 @@ It holds what tasks carry, but no secret of the cluster; keep that apart.`,
 				return err
 			}
 			defer cancel()
-			header, bytes, err := backup(ctx, c, args[0])
+			header, bytes, err := backup(ctx, c, args[0], cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -499,7 +499,7 @@ It holds what tasks carry, but no secret of the cluster; keep that apart.`,
 
 // backup writes the stream beside its place, verifies what the disk has, and then
 // moves it there.
-func backup(ctx context.Context, c *sdk.Client, path string) (header state.Header, bytes int64, err error) {
+func backup(ctx context.Context, c *sdk.Client, path string, terminal io.Writer) (header state.Header, bytes int64, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
 		return header, 0, err
@@ -514,7 +514,10 @@ func backup(ctx context.Context, c *sdk.Client, path string) (header state.Heade
 		return header, 0, err
 	}
 	defer stream.Close()
-	if bytes, err = io.Copy(steady.NewWriter(f), stream); err != nil {
+	shown := newByteProgress(terminal, "backed up")
+	bytes, err = io.Copy(io.MultiWriter(steady.NewWriter(f), shown), stream)
+	shown.end()
+	if err != nil {
 		return header, 0, fmt.Errorf("the backup broke off: %w", err)
 	}
 	if err = f.Sync(); err != nil {

@@ -56,3 +56,44 @@ func (p *progress) end() {
 		p.written = false
 	}
 }
+
+// byteProgress counts what is written to it, and shows it on a terminal: of a stream
+// nobody knows the length before its end.
+type byteProgress struct {
+	w       io.Writer // nil: not a terminal
+	what    string
+	bytes   uint64
+	began   time.Time
+	shown   time.Time
+	written bool
+}
+
+func newByteProgress(w io.Writer, what string) *byteProgress {
+	p := &byteProgress{what: what, began: time.Now()}
+	if isTerminal(w) {
+		p.w = w
+	}
+	return p
+}
+
+// Write implements io.Writer. It does not fail.
+func (p *byteProgress) Write(b []byte) (int, error) {
+	p.bytes += uint64(len(b))
+	if p.w != nil && time.Since(p.shown) >= progressEvery {
+		p.shown, p.written = time.Now(), true
+		fmt.Fprintf(p.w, "\r\x1b[K%s", p.text(time.Since(p.began)))
+	}
+	return len(b), nil
+}
+
+func (p *byteProgress) text(took time.Duration) string {
+	return fmt.Sprintf("%s %s  %s/s", p.what, size(p.bytes), size(uint64(float64(p.bytes)/max(took.Seconds(), 0.001))))
+}
+
+// end takes the line away: what comes next says how it ended.
+func (p *byteProgress) end() {
+	if p.written {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.written = false
+	}
+}

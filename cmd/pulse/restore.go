@@ -60,7 +60,10 @@ itself.`,
 				return usageError{err}
 			}
 			cfg.Source, cfg.Logger = args[0], logger
+			shown := newByteProgress(cmd.ErrOrStderr(), "restored")
+			cfg.Progress = shown
 			r, err := node.Restore(cmd.Context(), cfg)
+			shown.end()
 			if err != nil {
 				return err
 			}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -214,6 +216,57 @@ func TestCompletionIsWrittenForEveryShell(t *testing.T) {
 	out := shell{t: t}.ok("__complete", "task", "list", "--state", "")
 	if !strings.Contains(out, "NEEDS_REVIEW") {
 		t.Errorf("states are not offered: %s", out)
+	}
+}
+
+// What only the cluster knows is completed by asking it.
+func TestNamesOfTheClusterAreCompleted(t *testing.T) {
+	t.Parallel()
+	s, _ := startNode(t)
+	s.ok("queue", "create", "mail")
+	s.ok("namespace", "create", "billing")
+	s.submit("nobody", "--key", "account/9")
+	member := object(t, s.ok("cluster", "members", "-o", "jsonl"))
+	worker := object(t, s.ok("worker", "list", "-o", "jsonl"))
+	for _, c := range []struct {
+		want any
+		line []string
+	}{
+		{"mail", []string{"queue", "pause", ""}},
+		{"mail", []string{"task", "list", "--queue", "m"}},
+		{"mail", []string{"task", "run", "echo", "-q", ""}},
+		{"billing", []string{"task", "list", "--namespace", ""}},
+		{"billing", []string{"namespace", "delete", ""}},
+		{worker["instance_id"], []string{"worker", "drain", ""}},
+		{member["id"], []string{"cluster", "transfer", ""}},
+	} {
+		if out := s.ok(append([]string{"__complete"}, c.line...)...); !strings.Contains("\n"+out, fmt.Sprintf("\n%v\n", c.want)) {
+			t.Errorf("%v is not offered for %q:\n%s", c.want, c.line, out)
+		}
+	}
+	if out := s.ok("__complete", "queue", "create", ""); strings.Contains(out, "mail") {
+		t.Errorf("a new queue is offered the name of another:\n%s", out)
+	}
+	away := shell{t: t, env: map[string]string{"PULSE_ADDR": "http://127.0.0.1:1"}}
+	if out := away.ok("__complete", "queue", "pause", ""); !strings.HasPrefix(out, ":4") {
+		t.Errorf("without a cluster there is offered\n%s", out)
+	}
+}
+
+func TestBytesAreShownAsTheyGo(t *testing.T) {
+	t.Parallel()
+	var screen strings.Builder
+	p := newByteProgress(io.Discard, "backed up")
+	if p.w != nil {
+		t.Error("what is no terminal gets a line of progress")
+	}
+	p.w = &screen
+	if n, err := p.Write(make([]byte, 2<<20)); n != 2<<20 || err != nil {
+		t.Error(n, err)
+	}
+	p.end()
+	if out := screen.String(); !strings.Contains(out, "backed up "+size(2<<20)) || !strings.HasSuffix(out, "\r\x1b[K") {
+		t.Errorf("%q", out)
 	}
 }
 
