@@ -33,7 +33,8 @@ type applier struct {
 	// up to there are not news.
 	replayTo uint64
 	era      era
-	inOffice atomic.Bool // written by the goroutine that follows leadership
+	inOffice atomic.Bool           // written by the goroutine that follows leadership
+	last     atomic.Pointer[place] // the last entry that the machine has applied in office
 	seen     gate
 }
 
@@ -96,7 +97,11 @@ func (a *applier) Apply(l *raft.Log) any {
 	end()
 	a.counters.EntriesApplied.Add(1)
 	a.clock.Applied(o.Time, l.Index > a.replayTo && a.era.made(l))
-	a.onApply(o, a.inOffice.Load())
+	inOffice := a.inOffice.Load()
+	if inOffice {
+		a.last.Store(&place{l.Index, l.Term})
+	}
+	a.onApply(o, inOffice)
 	a.seen.advance(l.Index)
 	return &o
 }

@@ -605,6 +605,11 @@ type trio struct {
 
 func startTrio(t *testing.T) *trio {
 	t.Helper()
+	return startTrioWith(t, func(*Config) {})
+}
+
+func startTrioWith(t *testing.T, change func(*Config)) *trio {
+	t.Helper()
 	c := &trio{}
 	var servers []Server
 	for i := range 3 {
@@ -621,6 +626,7 @@ func startTrio(t *testing.T) *trio {
 		c.nodes = append(c.nodes, startNode(t, t.TempDir(), func(cfg *Config) {
 			cfg.ID, cfg.Bootstrap, cfg.Transport = servers[i].ID, servers, c.network[i]
 			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = calm.Office, calm.Office
+			change(cfg)
 		}))
 	}
 	return c

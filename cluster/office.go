@@ -38,7 +38,8 @@ type office struct {
 	node     *Node
 	term     uint64
 	proposer *proposer
-	returned chan struct{} // capacity 1: an entry has come back
+	returned chan struct{} // capacity 1: an entry has come back, for the due items
+	applied  chan struct{} // the same for the herald
 	logger   *slog.Logger
 	duties   []*dutyState
 }
@@ -109,6 +110,7 @@ func (n *Node) newOffice() *office {
 		node:     n,
 		term:     term,
 		returned: make(chan struct{}, 1),
+		applied:  make(chan struct{}, 1),
 		logger:   n.logger.With("term", term),
 	}
 	o.proposer = &proposer{
@@ -126,7 +128,7 @@ func (n *Node) newOffice() *office {
 		queue:       list.New(),
 		inFlight:    map[*entry]struct{}{},
 	}
-	own := []Duty{{Name: "due items", Run: o.tick}}
+	own := []Duty{{Name: "due items", Run: o.tick}, {Name: "commit index", Run: o.herald}}
 	if n.cfg.Members != nil {
 		own = append(own, Duty{Name: "servers", Run: o.lookAfterServers})
 	}
@@ -167,9 +169,11 @@ func (n *Node) judge(err error) {
 }
 
 func (o *office) entryReturned() {
-	select {
-	case o.returned <- struct{}{}:
-	default:
+	for _, c := range []chan struct{}{o.returned, o.applied} {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
 	}
 }
 

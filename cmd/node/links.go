@@ -44,6 +44,9 @@ const (
 	// freshPoll is how often a server that joins looks whether the log has
 	// reached it.
 	freshPoll = 200 * time.Millisecond
+	// settledLooks is every how many of these looks a server that is ready looks
+	// at more than who leads.
+	settledLooks = 10
 	// compareEvery is how often the leader compares the states of the voters.
 	compareEvery = 10 * time.Second
 	askTimeout   = 2 * time.Second
@@ -402,19 +405,24 @@ func (l *links) tell(n *Node) func(context.Context) {
 		tick := time.NewTicker(freshPoll)
 		defer tick.Stop()
 		led := ""
-		for {
+		for looks, settled := 0, false; ; looks++ {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
 			}
-			s := n.raft.Status()
-			if s.LeaderID != "" && s.LeaderID != led {
+			if leader := n.raft.LeaderID(); leader != "" && leader != led {
 				l.peers.LeaderMoved(led)
-				led = s.LeaderID
+				led = leader
 			}
+			if settled && looks%settledLooks != 0 {
+				continue // the rest costs more to find out
+			}
+			s := n.raft.Status()
+			fresh := s.LastLogIndex == 0 && s.SnapshotIndex == 0
+			settled = s.Ready && !fresh
 			err := l.members.Update(func(m *member.Node) {
-				m.Fresh = s.LastLogIndex == 0 && s.SnapshotIndex == 0
+				m.Fresh = fresh
 				m.Unproven = n.raft.Unproven()
 				m.FenceBase = max(m.FenceBase, n.machine.FenceBase())
 				if s.Ready {
