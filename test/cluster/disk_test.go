@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -117,6 +119,20 @@ func TestPowerLoss(t *testing.T) {
 	onRequest(t)
 	c, disks := startOnDisks(t, newDisk)
 	_, stop := c.load(6, 6)
+	// The power fails while snapshots are taken and the log is cut, too: each backup
+	// is one, of the server that is asked.
+	var snapshots atomic.Int64
+	var endings []func()
+	for _, p := range c.nodes {
+		endings = append(endings, background(t, func(ctx context.Context) {
+			for ctx.Err() == nil {
+				if code, _ := get(t, "http://"+p.addr+"/v1/cluster/backup"); code == 200 {
+					snapshots.Add(1)
+				}
+				pause(200 * time.Millisecond)
+			}
+		}))
+	}
 	cuts := 0
 	var slowest time.Duration
 	pattern := []int{1, 3, 2, 3, 1, 3, 3}
@@ -137,9 +153,12 @@ func TestPowerLoss(t *testing.T) {
 			p.ready(60 * time.Second)
 		}
 	}
+	for _, end := range endings {
+		end()
+	}
 	stop()
-	proved(t, "%d power cuts of one, two and three nodes under load, each with what was on the disk at that moment: nothing acknowledged was lost; service after at most %s",
-		cuts, slowest.Round(time.Millisecond))
+	proved(t, "%d power cuts of one, two and three nodes under load and %d snapshots, each with what was on the disk at that moment: nothing acknowledged was lost; service after at most %s",
+		cuts, snapshots.Load(), slowest.Round(time.Millisecond))
 }
 
 // TestAHungDisk: every write of the leader's disk blocks. A leader that only
@@ -329,6 +348,18 @@ func TestFullDisks(t *testing.T) {
 	follower := c.others(c.leader(20 * time.Second))[0]
 	disks[follower.id].fill(0)
 	pause(5 * time.Second)
+	// Started while there is no room, it serves or says why not; whatever it did not
+	// find is still the others', and its own when there is room.
+	follower.kill()
+	mark := follower.logSize()
+	follower.start()
+	if !follower.servesOrEnds(60 * time.Second) {
+		said := follower.lastWords(mark)
+		t.Logf("started on a full disk it ends: %s", said)
+		if !strings.Contains(said, follower.dir) {
+			t.Errorf("it does not say where there is no room: %s", said)
+		}
+	}
 	c.leader(20*time.Second, follower)
 	revive(follower)
 	leader = c.leader(20 * time.Second)
