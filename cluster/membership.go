@@ -351,7 +351,8 @@ func (n *Node) awaitLevel(ctx context.Context, id string) error {
 		stats, err := n.cfg.Members.Stats(ctx, id)
 		if err != nil {
 			// To ask again would not bring it back.
-			return schema.Errorf(schema.Conflict, "leadership was not handed over: %s does not answer (%v); start it, or name a server that is up, or none", id, err)
+			n.logger.Info("a server that is to lead does not answer", "server", id, "error", err)
+			return schema.Errorf(schema.Conflict, "leadership was not handed over: %s does not answer; start it, or name a server that is up, or none", id)
 		}
 		applied := n.cfg.Machine.AppliedIndex()
 		if stats.AppliedIndex+transferLag >= applied {
