@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -18,12 +20,15 @@ import (
 // that lacks entries this very server once helped to commit. So a server that
 // begins empty, and did not found the cluster, takes no part in elections until
 // the log has shown it to itself as a learner and then, promoted again, as a
-// voter. A file keeps that over restarts.
+// voter. The log it is sent tells its own past, too: how it was a learner and was
+// promoted before its disk was emptied. So only what the log shows once it goes as far
+// as the leader's did at the first contact counts. A file keeps that over restarts.
 const learnerFile = "learner"
 
+// What the file says: new, with how far the log went once that is known, or learning.
 const (
-	learnerNew  = "new\n"
-	learnerSeen = "learning\n"
+	learnerNew  = "new"
+	learnerSeen = "learning"
 )
 
 // guard keeps a learner out of elections and counts snapshots sent in vain. It
@@ -39,8 +44,11 @@ type guard struct {
 
 	learner atomic.Bool
 	shown   atomic.Bool // the log has shown it to itself as a learner
-	// suffrage tells this server's place in the newest configuration it has.
-	suffrage func() (voter, known bool)
+	looking sync.Mutex  // guards reach and the file, and changes of learner and shown
+	reach   uint64      // how far the log went at the first contact with a leader; 0: there was none
+	// suffrage tells this server's place in the newest configuration it has, and how
+	// far its log goes.
+	suffrage func() (voter, known bool, last uint64)
 	// heard is told in which term a leader is heard of, and what it has committed.
 	heard func(term, committed uint64)
 	// again names a follower that was sent the same snapshot twice.
@@ -69,7 +77,13 @@ func newGuard(t raft.Transport, dir string, fresh bool, heard func(term, committ
 	switch {
 	case err == nil:
 		g.learner.Store(true)
-		g.shown.Store(string(noted) == learnerSeen)
+		said := strings.Fields(string(noted))
+		g.shown.Store(len(said) > 0 && said[0] == learnerSeen)
+		if len(said) > 1 {
+			if g.reach, err = strconv.ParseUint(said[1], 10, 64); err != nil {
+				return nil, fmt.Errorf("cluster: %s is damaged: %w%s", g.path, err, startEmpty)
+			}
+		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("cluster: %w", err)
 	case fresh:
@@ -86,7 +100,7 @@ func (g *guard) note(what string) error {
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	_, err = io.WriteString(f, what)
+	_, err = io.WriteString(f, what+"\n")
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
@@ -94,7 +108,7 @@ func (g *guard) note(what string) error {
 }
 
 // start begins to pass calls on to raft.
-func (g *guard) start(suffrage func() (voter, known bool)) {
+func (g *guard) start(suffrage func() (voter, known bool, last uint64)) {
 	g.suffrage = suffrage
 	g.running.Go(g.pass)
 }
@@ -120,6 +134,19 @@ func (g *guard) pass() {
 			if c.PrevLogEntry != 0 || len(c.Entries) > 0 { // a heartbeat tells of no commit
 				g.heard(c.Term, c.LeaderCommitIndex)
 			}
+			reach := max(c.PrevLogEntry, c.LeaderCommitIndex)
+			if n := len(c.Entries); n > 0 {
+				reach = max(reach, c.Entries[n-1].Index)
+			}
+			if err := g.meet(reach); err != nil {
+				rpc.Respond(nil, err)
+				continue
+			}
+		case *raft.InstallSnapshotRequest:
+			if err := g.meet(c.LastLogIndex); err != nil {
+				rpc.Respond(nil, err)
+				continue
+			}
 		case *raft.RequestVoteRequest, *raft.RequestPreVoteRequest, *raft.TimeoutNowRequest:
 			if g.keepsOut() {
 				rpc.Respond(nil, errLearner)
@@ -134,23 +161,43 @@ func (g *guard) pass() {
 	}
 }
 
+// meet notes, before anything of it is answered, how far the log of the first leader
+// goes that is heard of. Everything this server may have helped to commit before its
+// disk was emptied is below that: that leader has it, and either it has sent it before,
+// or begins behind all that it has.
+func (g *guard) meet(reach uint64) error {
+	if reach == 0 || !g.learner.Load() {
+		return nil
+	}
+	g.looking.Lock()
+	if g.reach == 0 && !g.shown.Load() {
+		if err := g.note(learnerNew + " " + strconv.FormatUint(reach, 10)); err != nil {
+			g.looking.Unlock()
+			return err
+		}
+		g.reach = reach
+	}
+	g.looking.Unlock()
+	g.keepsOut()
+	return nil
+}
+
 // keepsOut says whether this server is still a learner, and notes what the log
 // has shown it to be.
 func (g *guard) keepsOut() bool {
 	if !g.learner.Load() {
 		return false
 	}
-	voter, known := g.suffrage()
-	seen, err := os.ReadFile(g.path)
-	if err != nil {
-		return true
-	}
+	g.looking.Lock()
+	defer g.looking.Unlock()
+	voter, known, last := g.suffrage()
 	switch {
-	case known && !voter && string(seen) != learnerSeen:
+	case !known:
+	case !voter && !g.shown.Load() && g.reach > 0 && last >= g.reach: // or else it is told the past
 		if g.note(learnerSeen) == nil { // or else at the next call
 			g.shown.Store(true)
 		}
-	case known && voter && string(seen) == learnerSeen:
+	case voter && g.shown.Load():
 		if os.Remove(g.path) == nil {
 			g.learner.Store(false)
 			return false

@@ -140,10 +140,12 @@ func (n *Node) openGuard(lone bool) error {
 	return nil
 }
 
-// suffrage is this server's place in the newest configuration it knows.
-func (n *Node) suffrage() (voter, known bool) {
+// suffrage is this server's place in the newest configuration it knows, and the last
+// index of its log, which that configuration is not older than.
+func (n *Node) suffrage() (voter, known bool, last uint64) {
+	last = n.raft.LastIndex()
 	s, known := n.servers()[raft.ServerID(n.cfg.ID)]
-	return s.Suffrage == raft.Voter, known
+	return s.Suffrage == raft.Voter, known, last
 }
 
 // reconcile makes sure, before raft exists, that machine, log and snapshots fit
