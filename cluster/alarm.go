@@ -183,6 +183,10 @@ func (o *office) checkWall(ctx context.Context) error {
 	return errors.Join(fmt.Errorf("%w: it is %s the median of %d servers", errWallClock, spellOffset(own), len(ahead)), err)
 }
 
+// successorWait is how long a server whose clock is right may take to catch up, before
+// the next one is tried.
+const successorWait = 5 * time.Second
+
 // handOver gives leadership to a voter whose clock is right.
 func (o *office) handOver(ctx context.Context, off map[string]time.Duration) error {
 	servers := o.node.servers()
@@ -191,7 +195,12 @@ func (o *office) handOver(ctx context.Context, off map[string]time.Duration) err
 			continue
 		}
 		s := servers[raft.ServerID(id)]
-		err := await(ctx, o.node.raft.LeadershipTransferToServer(s.ID, s.Address))
+		waiting, cancel := context.WithTimeout(ctx, successorWait)
+		err := o.node.awaitSuccessor(waiting, id)
+		cancel()
+		if err == nil {
+			err = await(ctx, o.node.raft.LeadershipTransferToServer(s.ID, s.Address))
+		}
 		if err == nil || ctx.Err() != nil {
 			return err
 		}

@@ -282,7 +282,7 @@ func (n *Node) Remove(ctx context.Context, id string, force bool) error {
 	return nil
 }
 
-// Transfer hands leadership to a server, or to the most up to date one. The
+// Transfer hands leadership to a server, or to the first that can take it. The
 // office is closed first, and opened again if it comes back.
 func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err error) {
 	if n.office.Load() == nil {
@@ -292,8 +292,14 @@ func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err er
 	switch others := n.otherVoters(); {
 	case id == "" && len(others) == 0:
 		return "", schema.Errorf(schema.Conflict, "leadership was not handed over: %s is the only voter; let another server join first", n.cfg.ID)
-	case id == "":
+	case id == "" && n.cfg.Members == nil:
 		future = n.raft.LeadershipTransfer()
+	case id == "":
+		to, err := n.firstToTakeOver(ctx, others)
+		if err != nil {
+			return "", err
+		}
+		future = n.raft.LeadershipTransferToServer(to, n.servers()[to].Address)
 	default:
 		s, ok := n.servers()[raft.ServerID(id)]
 		switch {
@@ -304,7 +310,7 @@ func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err er
 		case id == n.cfg.ID:
 			return id, nil
 		}
-		if err := n.awaitLevel(ctx, id); err != nil {
+		if err := n.awaitSuccessor(ctx, id); err != nil {
 			return "", err
 		}
 		future = n.raft.LeadershipTransferToServer(s.ID, s.Address)
@@ -341,13 +347,17 @@ func (n *Node) otherVoters() []string {
 // enough to be sent in a moment.
 const transferLag = 512
 
-// awaitLevel waits until a server has caught up. During a transfer raft takes no
-// entry, however long it has to send the target what that still lacks.
-func (n *Node) awaitLevel(ctx context.Context, id string) error {
+// awaitSuccessor waits until a server can take over: it has caught up, and raft
+// reaches it. During a transfer raft takes no entry, however long it has to send the
+// target what that still lacks; and while it does not reach it, it goes on trying
+// after the transfer was given up, and takes none all that time. That the target
+// answers here says nothing of it: this is another port.
+func (n *Node) awaitSuccessor(ctx context.Context, id string) error {
 	if n.cfg.Members == nil {
 		return nil
 	}
-	for {
+	for began := time.Now(); ; {
+		asked := time.Now()
 		stats, err := n.cfg.Members.Stats(ctx, id)
 		if err != nil {
 			// To ask again would not bring it back.
@@ -355,16 +365,54 @@ func (n *Node) awaitLevel(ctx context.Context, id string) error {
 			return schema.Errorf(schema.Conflict, "leadership was not handed over: %s does not answer; start it, or name a server that is up, or none", id)
 		}
 		applied := n.cfg.Machine.AppliedIndex()
-		if stats.AppliedIndex+transferLag >= applied {
+		level := stats.AppliedIndex+transferLag >= applied
+		reached := stats.LastContact <= asked.Sub(began) // by a heartbeat since the call
+		switch {
+		case level && reached:
 			return nil
+		case stats.LastContact > transferSilence*n.cfg.HeartbeatTimeout:
+			return schema.Errorf(schema.Conflict, "leadership was not handed over: %s answers, but has heard nothing of this leader at its raft port for %s; "+
+				"see that the port can be reached, or name another server, or none", id, stats.LastContact.Round(time.Millisecond))
 		}
-		if !sleep(ctx, transferLook) {
+		if sleep(ctx, transferLook) {
+			continue
+		}
+		if !level {
 			return schema.Errorf(schema.Unavailable, "leadership was not handed over: %s is %d entries behind; try again when it has caught up", id, applied-stats.AppliedIndex)
 		}
+		return schema.Errorf(schema.Unavailable, "leadership was not handed over: %s has heard nothing of this leader meanwhile; try again with more time", id)
 	}
 }
 
-const transferLook = 50 * time.Millisecond
+// firstToTakeOver is the first of some servers that can.
+func (n *Node) firstToTakeOver(ctx context.Context, ids []string) (raft.ServerID, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // the others are not waited for any longer
+	type answer struct {
+		id  string
+		err error
+	}
+	answers := make(chan answer, len(ids))
+	for _, id := range ids {
+		go func() { answers <- answer{id, n.awaitSuccessor(ctx, id)} }()
+	}
+	var last error
+	for range ids {
+		a := <-answers
+		if a.err == nil {
+			return raft.ServerID(a.id), nil
+		}
+		last = a.err
+	}
+	return "", last
+}
+
+const (
+	transferLook = 50 * time.Millisecond
+	// transferSilence is for how many heartbeat timeouts a server that is to lead may
+	// have heard nothing: after one it stands itself.
+	transferSilence = 2
+)
 
 // snapshotAgain answers a follower that a snapshot did not help: after one more
 // entry the next snapshot ends elsewhere.

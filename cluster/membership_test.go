@@ -133,6 +133,31 @@ func TestATransferToAServerThatCannotLeadIsAConflict(t *testing.T) {
 	leader.submit(t, "it still leads")
 }
 
+// A server whose raft port cannot be reached answers on its other port all the same.
+// Raft would wait for it, and take no entry meanwhile, so it is not asked.
+func TestATransferToAServerThatRaftCannotReachIsAConflict(t *testing.T) {
+	t.Parallel()
+	c := newClocks(t, nil)
+	leader := c.leader()
+	deaf := c.other(leader)
+	up := c.other(leader, deaf)
+	deaf.disconnect()
+	for i := range 3 {
+		leader.submit(t, fmt.Sprint("it leads on ", i)) // which the deaf one lacks
+		_, err := leader.Transfer(t.Context(), deaf.cfg.ID)
+		if code(err) != schema.Conflict || !strings.Contains(err.Error(), "raft port") {
+			t.Errorf("a transfer to a server that raft does not reach answers %v", err)
+		}
+	}
+	leader.submit(t, "it still leads")
+	// Nobody is named: it goes to one that can be reached.
+	if id, err := transfer(t, leader, ""); err != nil || id != up.cfg.ID {
+		t.Fatalf("a transfer to anybody: %q %v", id, err)
+	}
+	eventually(t, "the other leads", func() bool { return up.office.Load() != nil })
+	up.submit(t, "it leads now")
+}
+
 // One server alone has nobody to hand its office to.
 func TestATransferOfALoneServerIsAConflict(t *testing.T) {
 	t.Parallel()

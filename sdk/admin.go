@@ -322,7 +322,7 @@ type NodeLogLevel struct {
 	NodeID string `json:"node_id"`
 }
 
-// Transfer hands leadership to a server, or to the voter that is most up to date
+// Transfer hands leadership to a server, or to the first voter that can take it
 // if nodeID is empty, and returns who leads. A call whose answer is lost is
 // repeated, so that without a nodeID leadership may move twice.
 func (c *Client) Transfer(ctx context.Context, nodeID string) (leaderID string, err error) {

@@ -367,7 +367,7 @@ func (a *app) clusterTransferCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "transfer [NODE]",
 		Short: "Hand leadership to another server",
-		Long: `Hand leadership to NODE, or to the voter that is most up to date. Work goes on: what is
+		Long: `Hand leadership to NODE, or to the first voter that can take it. Work goes on: what is
 submitted meanwhile waits for the new leader. Do it before the leader's machine is
 taken down, and before the leader is removed.`,
 		Example: "  pulse cluster transfer\n  pulse cluster transfer node-2",

@@ -89,7 +89,7 @@ type Cluster interface {
 	Debug(ctx context.Context, w io.Writer) error
 	// Members lists the nodes that are alive and the servers that should be.
 	Members(ctx context.Context) []MemberStatus
-	// Transfer hands leadership to a server, or to the most up to date one if
+	// Transfer hands leadership to a server, or to the first that can take it if
 	// id is empty. Errors are as with Backup; so are those of Remove.
 	Transfer(ctx context.Context, id string) (leaderID string, err error)
 	// Remove takes a server out of the cluster.

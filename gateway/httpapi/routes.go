@@ -440,7 +440,7 @@ func clusterRoutes() []*route {
 		answers: ok(typeOf[MemberList](), "Those that are alive, and the servers that should be."), codes: []schema.Code{schema.Conflict}, handle: listMembers,
 	}, {
 		method: http.MethodPost, path: "/v1/cluster:transfer", id: "transfer-leadership", tag: "cluster", unkeyed: true,
-		title: "Hand leadership over", about: "Without node_id, to the voter that is most up to date. Refused with conflict if the server that is named does not answer or has no vote, or if there is no other.",
+		title: "Hand leadership over", about: "Without node_id, to the first voter that can take it. Refused with conflict if the server that is named does not answer, hears nothing at its raft port or has no vote, or if there is no other.",
 		body: typeOf[Transfer](), answers: ok(typeOf[Transferred](), "Who leads now."),
 		codes: []schema.Code{schema.NotFound, schema.Conflict}, handle: transferLeadership,
 	}, {

@@ -96,7 +96,7 @@ func DecodeNote(body []byte) (note string, refusal *schema.Error) {
 
 // Transfer is the body of cluster:transfer.
 type Transfer struct {
-	NodeID string // "" = whoever is most up to date
+	NodeID string // "" = the first voter that can take it
 }
 
 // DecodeTransfer reads {node_id?}; an empty body is {}.
