@@ -154,6 +154,61 @@ func TestVotesOfOneChangeAgoAreNotBelieved(t *testing.T) {
 	}
 }
 
+// And with the heads of a log that is kept in one: without the newer it opens as it
+// was one append ago.
+func TestALogOfOneAppendAgoIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	const page, used = 4096, 80 // a head with what stands before it
+	for name, hurt := range map[string]func(head []byte){
+		"zeroed":                  func(head []byte) { clear(head) },
+		"with a bit flipped":      func(head []byte) { head[40] ^= 4 },
+		"with another sum":        func(head []byte) { head[used-1] ^= 1 },
+		"with the other's number": func(head []byte) { head[64] ^= 1 }, // of its change
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, appends := range []uint64{4, 5} { // so that each is the newer once
+				refused := 0
+				for heads := range 3 {
+					d := newDisk(t, LogStoreBolt)
+					if err := d.with(func(s *stores) {
+						term(t, s, 3)
+						for i := range appends {
+							d.append(s, 10*i+1, 10*i+10)
+						}
+					}); err != nil {
+						t.Fatal(err)
+					}
+					d.change(d.newest(), func(b []byte) {
+						for head := range 2 {
+							if heads == head || heads == 2 { // one, the other, both
+								hurt(b[head*page : head*page+used])
+							}
+						}
+					})
+					err := d.with(func(s *stores) {
+						var log raft.Log
+						if last, e := s.logs.LastIndex(); e != nil || last != 10*appends || s.logs.GetLog(last, &log) != nil || string(log.Data) != fmt.Sprint("entry ", last) {
+							t.Errorf("of %d entries it shows %d: %v", 10*appends, last, e)
+						}
+					})
+					switch {
+					case err != nil && (!strings.Contains(err.Error(), d.cfg.Dir) || !strings.Contains(err.Error(), "start it empty")):
+						t.Errorf("head %d: %v", heads, err)
+					case err != nil:
+						refused++
+					case heads == 2:
+						t.Error("it opens without any head")
+					}
+				}
+				if refused != 2 {
+					t.Errorf("after %d appends %d of three were refused: the older head is behind anyway", appends, refused)
+				}
+			}
+		})
+	}
+}
+
 // What raft takes back from a log is not missed afterwards, and neither is what a
 // snapshot stands for.
 func TestWhatIsTakenBackIsNotMissed(t *testing.T) {
