@@ -93,7 +93,11 @@ func Open(opt Options) (*Machine, error) {
 	if m.state, err = state.Open(m.storeDir(gen), m.tuning); err != nil {
 		return nil, err
 	}
-	if err := checkLevel(m.state.Meta().FormatLevel, m.understood); err != nil {
+	err = checkLevel(m.state.Meta().FormatLevel, m.understood)
+	if err == nil {
+		err = m.state.CheckTables()
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open state in %s: %w", opt.Dir, err), m.state.Close())
 	}
 	m.activity = newActivity(m.state)
@@ -381,8 +385,8 @@ func (m *Machine) Restore(r io.Reader, raftIndex uint64) error {
 		return fmt.Errorf("restore: %w", err)
 	}
 	header, err := state.ReadStreamIn(m.fs, r, dir)
-	if err == nil {
-		err = checkLevel(header.FormatLevel, m.understood)
+	if e := checkLevel(header.FormatLevel, m.understood); e != nil {
+		err = e // and therefore it may have what is not known
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("restore: %w", err), m.fs.RemoveAll(dir))

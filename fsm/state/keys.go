@@ -1,7 +1,11 @@
 package state
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
 )
 
 // ID is the identity of a task, attempt, session, instance, queue or namespace.
@@ -43,6 +47,48 @@ const (
 	accessToken = 't'
 	accessAudit = 'a'
 )
+
+// knownTables are those above.
+const knownTables = string(tableMeta) + string(tableNamespace) + string(tableQueue) + string(tableTask) + string(tableDone) +
+	string(tablePayload) + string(tableResult) + string(tableTrace) + string(tableAttempt) + string(tableAttemptBody) +
+	string(tableReceipt) + string(tableEvidence) + string(tableEvidenceRes) + string(tableInstance) + string(tableGateway) +
+	string(tableKey) + string(tableIdempotency) + string(tableBusiness) + string(tableTimer) + string(tableEvent) +
+	string(tableFeed) + string(tableHistory) + string(tableSchedule) + string(tableSchedulePayload) + string(tableZone) +
+	string(tableAccess)
+
+// tableOf is the part of a key that names its table.
+func tableOf(key []byte) []byte {
+	if key[0] == tableAccess && len(key) > 1 {
+		return key[:2]
+	}
+	return key[:1]
+}
+
+func knownTable(table []byte) bool {
+	if table[0] == tableAccess {
+		return len(table) == 2 && (table[1] == accessToken || table[1] == accessAudit)
+	}
+	return strings.IndexByte(knownTables, table[0]) >= 0
+}
+
+// CheckTables refuses a store with rows of a table that is not known: a newer version
+// wrote them, and a state without them is another one.
+func (s *State) CheckTables() error {
+	iter, err := s.db.NewIter(nil)
+	if err != nil {
+		return fmt.Errorf("read state: %w", err)
+	}
+	for ok := iter.First(); ok; {
+		table := bytes.Clone(tableOf(iter.Key()))
+		if !knownTable(table) {
+			err = fmt.Errorf("the state store has rows of table %q, which a newer version of Pulse wrote; run that version", table)
+			break
+		}
+		end := prefixEnd(table)
+		ok = end != nil && iter.SeekGE(end)
+	}
+	return errors.Join(err, iter.Close())
+}
 
 // MetaKey is the key of the MetaRow.
 var MetaKey = []byte{tableMeta}

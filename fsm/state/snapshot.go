@@ -324,7 +324,7 @@ func VerifyStream(r io.Reader) (Header, error) {
 
 // ReadStream builds a store in dst, which must not exist, from a stream. When
 // it returns without error the store is complete and synced; after an error
-// nothing of it is left.
+// nothing of it is left, and the header is at most to be told.
 func ReadStream(r io.Reader, dst string) (Header, error) { return ReadStreamIn(vfs.Default, r, dst) }
 
 // ReadStreamIn does so in a file system of its own.
@@ -334,7 +334,7 @@ func ReadStreamIn(fs vfs.FS, r io.Reader, dst string) (Header, error) {
 	}
 	h, err := buildStore(r, dst, fs)
 	if err != nil {
-		return Header{}, errors.Join(err, fs.RemoveAll(dst))
+		return h, errors.Join(err, fs.RemoveAll(dst))
 	}
 	return h, nil
 }
@@ -362,7 +362,7 @@ func buildStore(r io.Reader, dst string, fs vfs.FS) (Header, error) {
 		err = db.Ingest(context.Background(), b.paths)
 	}
 	if err = errors.Join(err, db.Close()); err != nil {
-		return Header{}, fmt.Errorf("read snapshot: %w", err)
+		return h, fmt.Errorf("read snapshot: %w", err)
 	}
 	if err := errors.Join(fs.RemoveAll(b.dir), syncDir(fs, dst), syncDir(fs, fs.PathDir(dst))); err != nil {
 		return Header{}, fmt.Errorf("read snapshot: %w", err)
@@ -430,7 +430,9 @@ func (t *tables) finish() error {
 }
 
 // scanStream reads a stream and hands every row to fn, whose slices it may use
-// until it returns. The rows are only to be believed once it has returned nil.
+// until it returns. The rows are only to be believed once it has returned nil. Of a
+// whole stream with rows of a table that is not known, which cannot be left out, it
+// returns the header with the error.
 func scanStream(r io.Reader, fn func(key, value []byte) error) (Header, error) {
 	in := &streamReader{r: bufio.NewReaderSize(r, 64<<10), sum: sha256.New()}
 	h, err := in.header()
@@ -438,6 +440,7 @@ func scanStream(r io.Reader, fn func(key, value []byte) error) (Header, error) {
 		return Header{}, err
 	}
 	var rows, size uint64
+	var stranger error
 	meta := freshMeta()
 	for {
 		key, value, ok, err := in.row()
@@ -449,6 +452,9 @@ func scanStream(r io.Reader, fn func(key, value []byte) error) (Header, error) {
 		}
 		rows++
 		size += uint64(len(key) + len(value))
+		if table := tableOf(key); stranger == nil && !knownTable(table) {
+			stranger = fmt.Errorf("%w: it has rows of table %q, which a newer version of Pulse wrote; use that version", ErrSnapshotFormat, table)
+		}
 		if bytes.Equal(key, MetaKey) {
 			meta.Reset()
 			if err := proto.Unmarshal(value, meta); err != nil {
@@ -469,7 +475,7 @@ func scanStream(r io.Reader, fn func(key, value []byte) error) (Header, error) {
 	if !h.SameState(state) || h.Rows != rows || h.Bytes != size {
 		return Header{}, fmt.Errorf("%w: its header does not describe its content", ErrSnapshotDamaged)
 	}
-	return h, nil
+	return h, stranger // which is certain only now
 }
 
 // streamReader reads the pieces of a stream and sums up what it has read.

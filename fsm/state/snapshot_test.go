@@ -58,7 +58,7 @@ func checkpointOf(t testing.TB, rows map[string]string) string {
 
 func someRows() map[string]string {
 	random := rand.New(rand.NewPCG(1, 2))
-	rows := map[string]string{"a": "", "empty value": ""}
+	rows := map[string]string{"a": "", "e empty value": ""}
 	for i := range 300 {
 		value := make([]byte, random.IntN(2000))
 		for k := range value {
@@ -66,7 +66,7 @@ func someRows() map[string]string {
 		}
 		rows[fmt.Sprintf("t%05d%s", i, strings.Repeat("x", random.IntN(100)))] = string(value)
 	}
-	rows["large"] = strings.Repeat("payload ", 100_000)
+	rows["tlarge"] = strings.Repeat("payload ", 100_000)
 	return rows
 }
 
