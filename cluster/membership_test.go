@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	pb "pulse/proto/pulse/v1"
 	"pulse/schema"
 	"pulse/test/calm"
 	"pulse/test/ports"
@@ -405,4 +406,87 @@ func TestAServerThatComesBackElsewhereIsSentWhatItMissed(t *testing.T) {
 	stop := c.duty(leader)
 	eventually(t, "it has what it missed", func() bool { return back.cfg.Machine.AppliedIndex() >= leader.cfg.Machine.AppliedIndex() })
 	stop()
+}
+
+// Two clusters, whose servers have the same names, and of which one each comes back at
+// the address of the other. Who calls the old address reaches a stranger.
+func TestClustersThatSwapAnAddressStayApart(t *testing.T) {
+	t.Parallel()
+	type side struct {
+		*town
+		name    string
+		servers []Server
+		dirs    map[string]string
+		moved   *testNode
+	}
+	const moves = "c"
+	sides := []*side{{name: "one"}, {name: "two"}}
+	start := func(s *side, id, address string) *testNode {
+		return s.startWith(id, s.dirs[id], address, s.servers, func(cfg *Config) { cfg.ClusterID = []byte(s.name) })
+	}
+	for _, s := range sides {
+		s.town, s.dirs = &town{t: t, up: map[string]*testNode{}}, map[string]string{}
+		for _, id := range []string{"a", "b", moves} {
+			s.dirs[id] = t.TempDir()
+			s.servers = append(s.servers, Server{id, ports.Free(t, "127.0.0.1")})
+		}
+		for _, server := range s.servers {
+			start(s, server.ID, server.Address)
+		}
+	}
+	// submit proposes as a client does, wherever the lead is by then.
+	submit := func(s *side, what string) {
+		t.Helper()
+		eventually(t, what+" is taken", func() bool {
+			_, err := s.leader().Propose(t.Context(), []*pb.Command{submission(s.name+" "+what, 0)})
+			return err == nil
+		})
+	}
+	for _, s := range sides {
+		for i := range 3 {
+			submit(s, fmt.Sprint("before ", i))
+		}
+	}
+	for _, s := range sides {
+		s.stop(moves)
+	}
+	for i, s := range sides {
+		s.moved = start(s, moves, sides[1-i].servers[2].Address)
+	}
+	// Nobody tells the others where it is, so all they have to call is the stranger.
+	for i := range 20 {
+		for _, s := range sides {
+			submit(s, fmt.Sprint("while it is away ", i))
+		}
+	}
+	// Now they are told.
+	for _, s := range sides {
+		leader := s.leader()
+		stop := s.duty(leader)
+		eventually(t, "it is found where it is", func() bool {
+			return leader.raft.State() != raft.Leader || s.moved.machine.AppliedIndex() >= leader.machine.AppliedIndex()
+		})
+		stop()
+	}
+	for _, s := range sides {
+		submit(s, "after all")
+		for id, n := range s.up {
+			eventually(t, id+" has everything", func() bool { return n.machine.AppliedIndex() >= s.leader().machine.AppliedIndex() })
+			count := 0
+			for key := range n.machine.rows(t) {
+				if strings.HasPrefix(key, "s") {
+					count++
+					if !strings.HasPrefix(key, "s"+s.name+" ") {
+						t.Errorf("server %s of cluster %s has %q", id, s.name, key)
+					}
+				}
+			}
+			if count != 24 {
+				t.Errorf("server %s of cluster %s has %d of 24 submissions", id, s.name, count)
+			}
+			if got := n.Status().Servers; len(got) != 3 {
+				t.Errorf("server %s of cluster %s knows %v", id, s.name, got)
+			}
+		}
+	}
 }

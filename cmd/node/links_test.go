@@ -317,3 +317,107 @@ func TestAWrongClusterConfigNamesTheField(t *testing.T) {
 		}
 	}
 }
+
+// Two clusters of which one server each comes back at the addresses of the other's.
+// Nobody joins, votes or takes work across, and both go on.
+func TestClustersThatSwapTheAddressesOfAServerStayApart(t *testing.T) {
+	t.Parallel()
+	for name, other := range map[string]struct {
+		secret []byte
+		ids    []string
+	}{
+		"the same secret and other names":  {testSecret, []string{"d", "e", "f"}},
+		"the same names and other secrets": {bytes.Repeat([]byte("o"), 32), []string{"a", "b", "c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			type side struct {
+				ids     []string
+				configs map[string]Config
+				nodes   map[string]*Node
+				tasks   []string
+			}
+			sides := []*side{{ids: []string{"a", "b", "c"}}, {ids: other.ids}}
+			var starting sync.WaitGroup
+			for i, s := range sides {
+				s.configs = several(t, s.ids...)
+				for id, c := range s.configs {
+					if i == 1 {
+						c.ClusterSecret = other.secret
+					}
+					c.Cluster.Join = []string{s.configs[s.ids[0]].Cluster.GossipAddr, s.configs[s.ids[1]].Cluster.GossipAddr}
+					s.configs[id] = c
+				}
+				starting.Go(func() { s.nodes = up(t, s.configs) })
+			}
+			starting.Wait()
+			submit := func(s *side, through string) {
+				t.Helper()
+				code, body := post(t, s.nodes[through].URL()+"/v1/namespaces/default/queues/default/tasks", aTask)
+				if code != http.StatusCreated {
+					t.Fatalf("through %s: %d %s", through, code, body)
+				}
+				var task struct{ ID string }
+				if err := json.Unmarshal([]byte(body), &task); err != nil || task.ID == "" {
+					t.Fatalf("%v: %s", err, body)
+				}
+				s.tasks = append(s.tasks, task.ID)
+			}
+			moves := func(s *side) string { return s.ids[2] }
+			for _, s := range sides {
+				submit(s, moves(s))
+			}
+			for _, s := range sides {
+				if err := s.nodes[moves(s)].Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			was := [2]Config{sides[0].configs[moves(sides[0])], sides[1].configs[moves(sides[1])]}
+			for i, s := range sides {
+				c, at := was[i], was[1-i]
+				cluster := *c.Cluster
+				c.HTTPAddr, c.RaftAddr, cluster.RPCAddr, cluster.GossipAddr = at.HTTPAddr, at.RaftAddr, at.Cluster.RPCAddr, at.Cluster.GossipAddr
+				c.Cluster = &cluster
+				starting.Go(func() { s.nodes[moves(s)] = up(t, map[string]Config{moves(s): c})[moves(s)] })
+			}
+			starting.Wait()
+			for i, s := range sides {
+				for _, id := range s.ids {
+					submit(s, id)
+				}
+				for id, n := range s.nodes {
+					eventually(t, id+" knows its own", func() bool {
+						var ids []string
+						for _, m := range n.Members() {
+							ids = append(ids, m.ID)
+						}
+						slices.Sort(ids)
+						return slices.Equal(ids, s.ids)
+					})
+					var servers []string
+					eventually(t, id+" knows where they are", func() bool {
+						servers = nil
+						at := ""
+						for _, v := range n.Status().Servers {
+							servers = append(servers, v.ID)
+							if v.ID == moves(s) {
+								at = v.Address
+							}
+						}
+						slices.Sort(servers)
+						return at == was[1-i].RaftAddr
+					})
+					if !slices.Equal(servers, s.ids) {
+						t.Errorf("servers of %s are %v", id, servers)
+					}
+				}
+			}
+			for i, s := range sides {
+				for _, id := range s.tasks {
+					call(t, s.nodes[moves(s)], http.MethodGet, "/v1/namespaces/default/tasks/"+id, "", http.StatusOK)
+					call(t, sides[1-i].nodes[moves(sides[1-i])], http.MethodGet, "/v1/namespaces/default/tasks/"+id, "", http.StatusNotFound)
+				}
+			}
+		})
+	}
+}
