@@ -1,13 +1,23 @@
 package cluster
 
 import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"pulse/fsm"
+	"pulse/fsm/state"
+	"pulse/sdk"
 )
 
 // TestSoak hurts one cluster at random for PULSE_SOAK_SECONDS, and checks all
@@ -37,6 +47,7 @@ func TestSoak(t *testing.T) {
 		stop()
 		c.same(60 * time.Second)
 		w.check()
+		c.restoreBeside(w)
 		last = 0
 		for _, p := range c.nodes {
 			last += float64(p.resident())
@@ -47,6 +58,64 @@ func TestSoak(t *testing.T) {
 		t.Logf("round %d: all is well; %.0f MiB resident in all", round, last)
 	}
 	proved(t, "%d random faults in %d s with seed %d: all checks green after each round; %.0f MiB resident after the first, %.0f after the last", faults, seconds, seed, first, last)
+}
+
+// restoreBeside takes a backup and makes a state of it: it has to be the one that its
+// header tells, and give the same backup again, byte for byte.
+func (c *trio) restoreBeside(w *world) {
+	t := c.t
+	t.Helper()
+	client := sdk.NewClient(sdk.ClientOptions{Addrs: w.urls(), Logger: slog.New(slog.DiscardHandler)})
+	stream, err := client.Backup(t.Context())
+	if err != nil {
+		t.Errorf("no backup: %v", err)
+		return
+	}
+	backup, err := io.ReadAll(stream)
+	if err = errors.Join(err, stream.Close()); err != nil {
+		t.Errorf("the backup breaks off after %d bytes: %v", len(backup), err)
+		return
+	}
+	header, err := state.VerifyStream(bytes.NewReader(backup))
+	if err != nil {
+		t.Errorf("a backup of %d bytes is refused: %v", len(backup), err)
+		return
+	}
+	dir, err := os.MkdirTemp(t.TempDir(), "beside") //nolint:usetesting // one for each round, and gone after it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	}()
+	m, err := fsm.Open(fsm.Options{Dir: filepath.Join(dir, "state")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Restore(bytes.NewReader(backup), header.AppliedIndex); err != nil {
+		t.Errorf("the backup at %d cannot be restored: %v", header.AppliedIndex, err)
+		return
+	}
+	if hash := m.StateHash(); !bytes.Equal(hash, header.StateHash[:]) || m.AppliedIndex() != header.AppliedIndex {
+		t.Errorf("restored it is at %d with state %x; its header tells %d and %x", m.AppliedIndex(), hash, header.AppliedIndex, header.StateHash)
+	}
+	var again bytes.Buffer
+	if _, err = m.Checkpoint(filepath.Join(dir, "again")); err == nil {
+		_, err = state.WriteStream(filepath.Join(dir, "again"), &again)
+	}
+	if err != nil || !bytes.Equal(again.Bytes(), backup) {
+		t.Errorf("a backup of what was restored has %d bytes and is another one of %d: %v", again.Len(), len(backup), err)
+	}
+	// And it is what the servers have, if they stand where it was taken.
+	for _, p := range c.nodes {
+		if s, ok := p.standing(); ok && s.At == strconv.FormatUint(header.AppliedIndex, 10) && s.Hash != hex.EncodeToString(header.StateHash[:]) {
+			t.Errorf("%s has state %s at index %s, the backup %x", p.id, s.Hash, s.At, header.StateHash)
+		}
+	}
+	t.Logf("a backup of %d rows at %d was restored", header.Rows, header.AppliedIndex)
 }
 
 // hurt does one random thing to the cluster and says what.
