@@ -48,7 +48,8 @@ func tellFailedWrite(broken func(error), err error) {
 }
 
 // findings are kept while a store is being opened, so that opening it fails by
-// them, and told from then on.
+// them, and told from then on. What is fatal is told at once: the store panics
+// next, in a goroutine of its own, and opening it does not return.
 type findings struct {
 	tell func(error)
 
@@ -67,6 +68,17 @@ func (f *findings) add(err error) {
 	if done && f.tell != nil {
 		f.tell(err)
 	}
+}
+
+func (f *findings) options(tuning Tuning) *pebble.Options {
+	fatal := telling{broken: func(error) {}}
+	if f.tell != nil {
+		fatal.broken = f.tell
+	}
+	tuning.Broken = f.add
+	o := tuning.options()
+	o.Logger = fatal
+	return o
 }
 
 // opened ends the keeping and returns what was kept.

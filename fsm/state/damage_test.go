@@ -251,6 +251,33 @@ func TestAFailedWriteOfATableIsTold(t *testing.T) {
 	}
 }
 
+// A store that breaks while it is opened, on a full disk, panics in a goroutine of its
+// own: who opens it is told before that, and can say it in words.
+func TestWhatBreaksAStoreThatIsOpenedIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	var told []error
+	found := &findings{tell: func(err error) { told = append(told, err) }}
+	o := found.options(small)
+	o.EventListener.DataCorruption(pebble.DataCorruptionInfo{Path: "000004.sst", Details: errors.New("bad checksum")})
+	if len(told) != 0 {
+		t.Errorf("told %v, which opening it returns", told)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a broken store goes on")
+			}
+		}()
+		o.Logger.Fatalf("MANIFEST flush failed: %v", &fs.PathError{Op: "write", Path: "MANIFEST-000005", Err: syscall.ENOSPC})
+	}()
+	if len(told) != 1 || !strings.Contains(told[0].Error(), "MANIFEST-000005: no space left on device") {
+		t.Errorf("told %v", told)
+	}
+	if err := found.opened(); !errors.Is(err, ErrStoreDamaged) {
+		t.Errorf("opening it returns %v", err)
+	}
+}
+
 // What is flushed survives the loss of everything that was not synced.
 func TestWhatIsFlushedSurvivesTheLossOfPower(t *testing.T) {
 	t.Parallel()

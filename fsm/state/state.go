@@ -169,8 +169,7 @@ func Open(dir string, tuning Tuning) (*State, error) {
 		return nil, err
 	}
 	found := &findings{tell: tuning.Broken}
-	tuning.Broken = found.add
-	options := tuning.options()
+	options := found.options(tuning)
 	options.FS = fs
 	sealManifests(options, dir)
 	if tuning.SlowDisk != nil {
