@@ -60,6 +60,7 @@ type run struct {
 	cmd        *pb.Command      // being executed; nil for due items and assignment
 	ns         *state.Namespace // of cmd
 	cause      cause            // of the commits being made
+	told       string           // what the record of changes is to say besides, of cmd
 	born       int              // commands born in this entry so far
 	registered map[ID]struct{}  // instances that registered in this entry
 }
@@ -117,7 +118,7 @@ func (r *run) command(c *pb.Command) *pb.Result {
 		// as a refusal here. Going on would make this replica differ.
 		panic("fsm: a command is not known to this version")
 	}
-	r.cmd = c
+	r.cmd, r.told = c, ""
 	r.cause = cause{commandID: c.Id, operator: c.Caller.GetPrincipal(), appID: c.Caller.GetAppId(), own: true}
 	r.cause.requestID = c.IdempotencyKey
 	res := r.refuseToken(c)

@@ -115,7 +115,7 @@ func (r *run) auditRow(c *pb.Command, res *pb.Result) *pb.AuditRow {
 	case *pb.Command_DrainWorker:
 		return &pb.AuditRow{Target: hex.EncodeToString(b.DrainWorker.InstanceId)}
 	case *pb.Command_FreeKey:
-		return &pb.AuditRow{Target: b.FreeKey.Key, Note: b.FreeKey.Note}
+		return &pb.AuditRow{Target: b.FreeKey.Key, Note: b.FreeKey.Note, Detail: r.told}
 	case *pb.Command_SetCluster:
 		return &pb.AuditRow{Namespaces: []string{everywhere}, Detail: strings.Join(strings.Fields(fmt.Sprintf("event_retention_ms %d idempotency_keys_max %d format_level %d",
 			b.SetCluster.EventRetentionMs, b.SetCluster.IdempotencyKeysMax, b.SetCluster.FormatLevel)), " ")}
@@ -129,21 +129,28 @@ func (r *run) auditRow(c *pb.Command, res *pb.Result) *pb.AuditRow {
 	}
 }
 
+// auditBulk says what was asked and what came of it. A request that selects many tasks
+// may arrive as a command for each: that one reads like the change of a task by itself.
 func auditBulk(b *pb.BulkTasks, res *pb.Result) *pb.AuditRow {
+	asked := strings.ToLower(strings.TrimPrefix(b.Action.String(), "BULK_ACTION_"))
+	items := res.GetBulk().GetItems()
+	if len(b.TaskIds) == 1 && len(items) == 1 {
+		row := &pb.AuditRow{Target: hex.EncodeToString(b.TaskIds[0]), Note: b.Note, Detail: asked + ": done"}
+		switch item := items[0]; {
+		case item.Code != "":
+			row.Detail = asked + ": refused: " + item.Code
+		case len(item.NewTaskId) > 0:
+			row.Detail = asked + ": new task " + hex.EncodeToString(item.NewTaskId)
+		}
+		return row
+	}
 	done := 0
-	for _, item := range res.GetBulk().GetItems() {
+	for _, item := range items {
 		if item.Code == "" {
 			done++
 		}
 	}
-	row := &pb.AuditRow{
-		Note:   b.Note,
-		Detail: fmt.Sprintf("%s %d of %d tasks", strings.ToLower(strings.TrimPrefix(b.Action.String(), "BULK_ACTION_")), done, len(b.TaskIds)),
-	}
-	if len(b.TaskIds) == 1 {
-		row.Target = hex.EncodeToString(b.TaskIds[0])
-	}
-	return row
+	return &pb.AuditRow{Note: b.Note, Detail: fmt.Sprintf("%s %d of %d tasks", asked, done, len(b.TaskIds))}
 }
 
 // namespacesOf are the namespaces a token gives rights in.

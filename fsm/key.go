@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"encoding/hex"
 
 	"pulse/fsm/state"
 	pb "pulse/proto/pulse/v1"
@@ -17,11 +18,13 @@ func (r *run) freeKey(c *pb.FreeKey) *pb.Result {
 	k := r.s.Key(r.nsID(), c.Key)
 	switch {
 	case k == nil || k.Row == nil:
+		r.told = "nobody held it: nothing was changed"
 		return keyResult(viewKey(c.Key, k))
 	case !k.Row.InReview:
 		return refuse(schema.Conflict, "a running attempt holds the key; cancel its task instead")
 	}
 	row := k.Row
+	r.told = "held by task " + hex.EncodeToString(row.TaskId)
 	old := r.tx.Task(r.nsID(), ID(row.TaskId))
 	r.tx.FreeKey(r.nsID(), c.Key)
 	t := state.CopyTask(old)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -426,5 +427,39 @@ func TestAReportOlderThanADisconnectDoesNotTakeTheSessionBack(t *testing.T) {
 	s.reportAt(s.index, w)
 	if !connected() {
 		t.Error("a newer list did not take the session back")
+	}
+}
+
+// What is on record says what came of it, also when that is nothing: a key that nobody
+// held, a task of a bulk request that refused it.
+func TestTheRecordSaysWhatCameOfAChange(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	w := s.worker(1, 1).hello()
+	s.submit("a", func(c *pb.SubmitTask) { reconcileOnly(c); key("k")(c) }).apply()
+	w.start("T1")
+	free := func() {
+		s.say("free k", &pb.Command{Namespace: DefaultName, Body: &pb.Command_FreeKey{FreeKey: &pb.FreeKey{Key: "k", Note: "checked"}}}).apply()
+	}
+	bulk := func(action pb.BulkAction, ids ...[]byte) {
+		s.say("bulk", &pb.Command{Namespace: DefaultName, Body: &pb.Command_BulkTasks{BulkTasks: &pb.BulkTasks{Action: action, TaskIds: ids}}}).apply()
+	}
+	w.finish("T1", pb.Outcome_OUTCOME_UNKNOWN, nil)
+	free()
+	free()
+	s.submit("b", func(c *pb.SubmitTask) { c.Handler = "nobody's" }).apply()
+	first, second := s.id("T1"), s.id("T2")
+	bulk(pb.BulkAction_BULK_ACTION_CANCEL, first)
+	bulk(pb.BulkAction_BULK_ACTION_CANCEL, second)
+	bulk(pb.BulkAction_BULK_ACTION_RETRY, second)
+	bulk(pb.BulkAction_BULK_ACTION_CANCEL, first, second)
+	var got []string
+	rows := s.m.Query(&pb.Query{Body: &pb.Query_ListAudit{ListAudit: &pb.ListAudit{All: true, Limit: 6}}}).GetAudit().GetRows()
+	for _, row := range rows {
+		got = append(got, strings.ReplaceAll(row.Detail, fmt.Sprintf("%x", first), "T1"))
+	}
+	want := []string{"cancel 1 of 2 tasks", "retry: new task " + fmt.Sprintf("%x", s.id("T3")), "cancel: done", "cancel: refused: conflict", "nobody held it: nothing was changed", "held by task T1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("on record: %q\nand not:   %q", got, want)
 	}
 }
