@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -235,26 +236,35 @@ func (n *Node) refuseLoss(ctx context.Context, id string) error {
 		return nil
 	}
 	left := slices.DeleteFunc(n.otherVoters(), func(other string) bool { return other == id })
-	var mu sync.Mutex
-	var silent []string
-	var asking sync.WaitGroup
-	for _, other := range left {
-		asking.Go(func() {
-			if _, err := n.cfg.Members.Stats(ctx, other); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				silent = append(silent, other)
-			}
-		})
-	}
-	asking.Wait()
-	slices.Sort(silent)
+	silent := n.silentOf(ctx, left)
 	voters := len(left) + 1 // and this server
 	if quorum := voters/2 + 1; voters-len(silent) < quorum {
 		return schema.Errorf(schema.Conflict, "of the %d voters that would be left without %s, %q do not answer, and it takes %d to have a leader; "+
 			"start them, or remove them first, or force the removal", voters, id, silent, quorum)
 	}
 	return nil
+}
+
+// silentOf are those of some servers that do not answer, in order.
+func (n *Node) silentOf(ctx context.Context, ids []string) []string {
+	if n.cfg.Members == nil {
+		return nil
+	}
+	var mu sync.Mutex
+	var silent []string
+	var asking sync.WaitGroup
+	for _, id := range ids {
+		asking.Go(func() {
+			if _, err := n.cfg.Members.Stats(ctx, id); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				silent = append(silent, id)
+			}
+		})
+	}
+	asking.Wait()
+	slices.Sort(silent)
+	return silent
 }
 
 // Remove takes a server out of the configuration. Only the leader can; it does
@@ -304,7 +314,7 @@ func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err er
 		s, ok := n.servers()[raft.ServerID(id)]
 		switch {
 		case !ok:
-			return "", schema.Errorf(schema.NotFound, "no server %s in this cluster; leadership can go to any of %q", id, others)
+			return "", schema.Errorf(schema.NotFound, "no server %s in this cluster; %s", id, n.successors(ctx, others))
 		case s.Suffrage != raft.Voter:
 			return "", schema.Errorf(schema.Conflict, "leadership was not handed over: %s has no vote yet; wait until it has, or name a server that has one", id)
 		case id == n.cfg.ID:
@@ -331,7 +341,20 @@ func (n *Node) Transfer(ctx context.Context, id string) (leaderID string, err er
 	return "", schema.Errorf(schema.DeadlineExpired, "leadership was handed over; who took it is not known yet")
 }
 
-// otherVoters are those that leadership can go to, in order.
+// successors says which of the other voters can lead now.
+func (n *Node) successors(ctx context.Context, others []string) string {
+	if len(others) == 0 {
+		return n.cfg.ID + " is its only voter"
+	}
+	silent := n.silentOf(ctx, others)
+	up := slices.DeleteFunc(slices.Clone(others), func(id string) bool { return slices.Contains(silent, id) })
+	if len(up) == 0 {
+		return "of its other voters none answers"
+	}
+	return "leadership can go to " + strings.Join(up, " or ")
+}
+
+// otherVoters are those that have a vote besides this server, in order.
 func (n *Node) otherVoters() []string {
 	var out []string
 	for id, s := range n.servers() {

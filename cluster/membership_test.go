@@ -124,11 +124,14 @@ func TestATransferToAServerThatCannotLeadIsAConflict(t *testing.T) {
 		says string
 	}{
 		{down.cfg.ID, schema.Conflict, "name a server that is up"},
-		{"stranger", schema.NotFound, up.cfg.ID},
+		{"stranger", schema.NotFound, "leadership can go to " + up.cfg.ID},
 	} {
 		_, err := leader.Transfer(t.Context(), refused.to)
 		if code(err) != refused.code || !strings.Contains(err.Error(), refused.says) {
 			t.Errorf("a transfer to %s answers %v", refused.to, err)
+		}
+		if refused.to != down.cfg.ID && strings.HasSuffix(err.Error(), down.cfg.ID) {
+			t.Errorf("a transfer to %s could go to a server that is down: %v", refused.to, err)
 		}
 	}
 	leader.submit(t, "it still leads")
@@ -165,6 +168,9 @@ func TestATransferOfALoneServerIsAConflict(t *testing.T) {
 	n := startNode(t, t.TempDir(), nil)
 	n.lead(t)
 	if _, err := n.Transfer(t.Context(), ""); code(err) != schema.Conflict || !strings.Contains(err.Error(), "the only voter") {
+		t.Errorf("%v", err)
+	}
+	if _, err := n.Transfer(t.Context(), "stranger"); code(err) != schema.NotFound || !strings.Contains(err.Error(), "is its only voter") {
 		t.Errorf("%v", err)
 	}
 }
