@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -328,7 +329,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("node is not ready: %v: %w", status.NotReady, ctx.Err())
 		case <-n.closed:
-			return errors.New("node is closed")
+			return cmp.Or(n.err, errors.New("node is closed"))
 		case <-tick.C:
 		}
 	}

@@ -92,6 +92,18 @@ func TestANodeStartsStopsAndStartsAgain(t *testing.T) {
 	}
 }
 
+// A node that finds, while it starts, that it is of a cluster that was given up ends with
+// that and not with the fact that it is closed.
+func TestWhoWaitsForANodeIsToldWhyItEnded(t *testing.T) {
+	t.Parallel()
+	n := startAnyway(t, testConfig(t))
+	why := errors.New("this data directory is of a cluster that was given up for lost")
+	n.fail(why)
+	if err := n.WaitReady(soon(t)); !errors.Is(err, why) {
+		t.Errorf("a node that ended because %q says %v", why, err)
+	}
+}
+
 func TestARefusedStartLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)

@@ -49,7 +49,7 @@ func (a *app) serve(cmd *cobra.Command, cfg node.Config, with func(ctx context.C
 		// The signal has ended ctx already; the end gets time of its own.
 		now, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
 		defer cancel()
-		err = errors.Join(err, n.Close(now))
+		err = saidOnce(err, n.Close(now))
 	}()
 	ready, cancel := awaitReady(ctx, cfg)
 	defer cancel()
@@ -70,6 +70,14 @@ func (a *app) serve(cmd *cobra.Command, cfg node.Config, with func(ctx context.C
 	case err := <-failed:
 		return cmp.Or(err, errors.New("the node has stopped"))
 	}
+}
+
+// saidOnce joins what ended a node and what closing it says, which may be the same.
+func saidOnce(err, closed error) error {
+	if closed != nil && errors.Is(err, closed) {
+		return err
+	}
+	return errors.Join(err, closed)
 }
 
 // awaitReady bounds the wait for a node to be ready. One of several waits for the

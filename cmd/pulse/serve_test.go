@@ -1,10 +1,34 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 
 	"pulse/cmd/node"
 )
+
+func TestWhatEndedANodeIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	why, other := errors.New("the disk is gone"), errors.New("the file stays open")
+	for _, tc := range []struct {
+		err, closed error
+		says        string
+	}{
+		{why, why, "the disk is gone"},
+		{fmt.Errorf("serving: %w", why), why, "serving: the disk is gone"},
+		{nil, why, "the disk is gone"},
+		{why, nil, "the disk is gone"},
+		{why, other, "the disk is gone\nthe file stays open"},
+	} {
+		if err := saidOnce(tc.err, tc.closed); err == nil || err.Error() != tc.says {
+			t.Errorf("%v and %v are said as %v", tc.err, tc.closed, err)
+		}
+	}
+	if err := saidOnce(nil, nil); err != nil {
+		t.Error(err)
+	}
+}
 
 func TestAServerOfSeveralMayTakeLongToBeReady(t *testing.T) {
 	t.Parallel()
