@@ -55,7 +55,7 @@ func describeActivity(out io.Writer, namespace string, seen *sdk.Activity) error
 		"Rates    " + ratesOf(seen),
 	}
 	if t.Lately.PickupP50Millis != nil && t.Lately.PickupP99Millis != nil {
-		lines = append(lines, fmt.Sprintf("Pickup   half within %.3g ms, 99 of 100 within %.3g ms", *t.Lately.PickupP50Millis, *t.Lately.PickupP99Millis))
+		lines = append(lines, fmt.Sprintf("Pickup   half within %s, 99 of 100 within %s", pickup(*t.Lately.PickupP50Millis), pickup(*t.Lately.PickupP99Millis)))
 	}
 	for i, e := range t.Errors {
 		if i == errorsShown {
@@ -162,3 +162,14 @@ func perSecond(rate float64) string {
 }
 
 func sinceOf(d time.Duration) string { return spell(max(d, 0).Truncate(time.Second)) }
+
+// pickup is how long tasks waited for a worker, which may be hours.
+func pickup(millis float64) string {
+	if millis < 100 {
+		return fmt.Sprintf("%.3g ms", millis)
+	}
+	if millis < 1000 {
+		return fmt.Sprintf("%.0f ms", millis)
+	}
+	return spell(time.Duration(millis * float64(time.Millisecond)))
+}

@@ -124,7 +124,7 @@ given; then a change of its times holds from now on.`,
 			if err != nil {
 				return err
 			}
-			return a.done(cmd, s, "Schedule %s/%s is %s; its next time is %s.", s.Namespace, s.Name, s.State, timeOrNone(s.NextAt))
+			return a.done(cmd, s, "Schedule %s/%s is %s; %s.", s.Namespace, s.Name, s.State, nextTime(s))
 		},
 	}
 	times.add(cmd)
@@ -154,6 +154,13 @@ func timeOrNone(t time.Time) string {
 		return "none"
 	}
 	return t.UTC().Format(time.RFC3339)
+}
+
+func nextTime(s *sdk.Schedule) string {
+	if s.NextAt.IsZero() {
+		return "no time is to come"
+	}
+	return "its next time is " + timeOrNone(s.NextAt)
 }
 
 // when says in a word when a schedule runs.
@@ -314,7 +321,7 @@ func (a *app) scheduleSwitchCommand(verb, short, example string, do func(*sdk.Cl
 			if err != nil {
 				return err
 			}
-			return a.done(cmd, s, "Schedule %s/%s is %s; its next time is %s.", s.Namespace, s.Name, s.State, timeOrNone(s.NextAt))
+			return a.done(cmd, s, "Schedule %s/%s is %s; %s.", s.Namespace, s.Name, s.State, nextTime(s))
 		},
 	}
 }

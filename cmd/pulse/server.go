@@ -39,10 +39,11 @@ one.
 
 --certs names this node's directory of the certificates that 'pulse cluster init-tls' has
 made. With it every port speaks TLS: nodes let in nodes of their cluster alone, and
-whoever calls the API, or works, shows a client certificate. Health, metrics and the
-API's description need none. The files are looked at again all the time: copy new ones
-there, no restart is needed. Without --certs nobody is asked who he is, so the server
-serves this machine alone; servers of one cluster then share a --cluster-secret-file.
+whoever calls the API, or works, shows an access token or a client certificate. Health,
+metrics and the API's description need none. The files are looked at again all the time:
+copy new ones there, no restart is needed. Without --certs the server serves this machine
+alone, and asks nobody there who he is unless --require-token is given; servers of one
+cluster then share a --cluster-secret-file.
 
 --config names a file with a line for each flag, without its dashes:
 

@@ -30,6 +30,25 @@ func aLook() *look {
 	}
 }
 
+func TestHowLongTasksWaitedIsSaidInWords(t *testing.T) {
+	t.Parallel()
+	for millis, want := range map[float64]string{0.5: "0.5 ms", 5.123: "5.12 ms", 80: "80 ms", 129: "129 ms", 999.7: "1000 ms", 29_400: "29s", 7_260_000: "2h1m"} {
+		if got := pickup(millis); got != want {
+			t.Errorf("%v ms are %q, not %q", millis, got, want)
+		}
+	}
+}
+
+func TestAScheduleWithoutATimeToComeSaysSo(t *testing.T) {
+	t.Parallel()
+	if got := nextTime(&sdk.Schedule{}); got != "no time is to come" {
+		t.Error(got)
+	}
+	if got := nextTime(&sdk.Schedule{NextAt: time.Date(2030, 1, 31, 2, 0, 0, 0, time.UTC)}); got != "its next time is 2030-01-31T02:00:00Z" {
+		t.Error(got)
+	}
+}
+
 func TestAFrameSaysHowThingsStand(t *testing.T) {
 	t.Parallel()
 	frame := string(drawn(aLook(), nil, 24, 200))
