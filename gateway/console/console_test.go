@@ -406,6 +406,28 @@ func TestAReviewsResultKeepsItsText(t *testing.T) {
 	}
 }
 
+// Two people decide about a task at the same time: the second is told so.
+func TestWhoDecidesAboutWhatHasChangedIsToldSo(t *testing.T) {
+	t.Parallel()
+	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			new(fakeAPI).ServeHTTP(w, r)
+			return
+		}
+		w.WriteHeader(http.StatusConflict)
+		_ = json.NewEncoder(w).Encode(map[string]any{"title": "Revision conflict", "detail": "the task is at revision 5", "code": "revision_conflict"})
+	})
+	h, err := New(Options{API: api, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := strings.Repeat("t", 43)
+	w := form(h, posts[3], token, url.Values{tokenField: {token}, "decision": {"SUCCEEDED"}, "note": {"seen"}})
+	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "Somebody has changed it since you opened the page") {
+		t.Errorf("status %d: %s", w.Code, w.Body)
+	}
+}
+
 func TestANodeWithoutALeaderSaysSo(t *testing.T) {
 	t.Parallel()
 	h, api := newConsole(t)
