@@ -63,11 +63,11 @@ export class Wire {
 
   private constructor(private readonly port: number) {}
 
-  static async to(node: Node): Promise<Wire> {
+  static async to(node: Node, host = "127.0.0.1", port = 0): Promise<Wire> {
     const wire = new Wire(node.port);
-    wire.server.listen(0, "127.0.0.1");
+    wire.server.listen(port, host);
     await once(wire.server, "listening");
-    wire.url = `http://127.0.0.1:${(wire.server.address() as net.AddressInfo).port}`;
+    wire.url = `http://${host}:${(wire.server.address() as net.AddressInfo).port}`;
     return wire;
   }
 

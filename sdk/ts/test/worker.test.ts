@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import dns from "node:dns";
 import { after, before, test, type TestContext } from "node:test";
 import { cancelled, Client, failed, leaseLost, parse, raw, retryable, stringify, Worker, workerStopped, type Handler, type QueueSettings, type Task, type TaskInfo, type TaskSpec, type WorkerOptions } from "../src/index.js";
 import { Node, Wire } from "./node.js";
@@ -277,6 +278,34 @@ test("a node killed under a running handler finds the same attempt again", async
   const done = await client.wait(task.id, end());
   assert.equal(`${done.state} ${done.attemptCount} ${done.result?.text} ${runs} ${done.effectUncertain ?? false}`, "SUCCEEDED 1 4711 1 false");
   assert.equal(worker.stats().sessions, 2);
+});
+
+test("a name that leads to another address is looked up again", async (t) => {
+  const old = await Wire.to(node);
+  const port = Number(new URL(old.url).port);
+  const next = await Wire.to(node, "127.0.0.2", port);
+  t.after(() => [old, next].forEach((wire) => wire.close()));
+  let address = "127.0.0.1";
+  const lookup = dns.lookup as (...args: unknown[]) => void;
+  t.mock.method(dns, "lookup", (name: string, options: { all?: boolean }, answer: (...args: unknown[]) => void) => {
+    if (name !== "localhost") return lookup(name, options, answer);
+    if (options.all) answer(null, [{ address, family: 4 }]);
+    else answer(null, address, 4);
+  });
+  const addrs = [`http://localhost:${port}`];
+  const { run, queue } = await working(t, (task) => task.payload, { addrs });
+  const client = new Client({ addrs, queue, logger: quiet });
+  assert.equal((await run({ payload: 1 })).state, "SUCCEEDED");
+  const { id } = await client.submit({ handler: "work", payload: 2 }, end());
+  assert.equal((await client.wait(id, end())).state, "SUCCEEDED");
+  assert.equal(next.connections, 0);
+
+  address = "127.0.0.2";
+  old.cut();
+  assert.equal((await run({ payload: 3 })).state, "SUCCEEDED"); // by the worker, over the new one
+  assert.ok(next.connections > 0);
+  const again = await client.submit({ handler: "work", payload: 4 }, end());
+  assert.equal((await client.wait(again.id, end())).state, "SUCCEEDED");
 });
 
 test("mistakes in the program are said at once", async () => {
