@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"pulse/sdk"
@@ -43,7 +44,7 @@ func run() error {
 		addr = sdk.DefaultAddr
 	}
 	w := sdk.NewWorker(sdk.WorkerOptions{
-		Addrs: []string{addr}, Queue: *queue, Capacity: 4,
+		Addrs: strings.Split(addr, ","), Queue: *queue, Capacity: 4,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	bank := &ledger{path: *path}
