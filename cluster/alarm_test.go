@@ -223,12 +223,7 @@ func TestAnOldEntryThatIsNewToAServerDoesNotTellItTheTime(t *testing.T) {
 // appendEntry writes an entry to a stopped server's log as its last leader would have.
 func appendEntry(t *testing.T, cfg *Config, timeUs int64) {
 	t.Helper()
-	w := NewWatchdog(WatchdogConfig{Limit: calm.Patience, Logger: cfg.Logger, Exit: func(int) { t.Error("the watchdog ended the process") }})
-	defer w.Stop()
-	s, err := openStores(cfg, w, &Counters{}, raftLogger(cfg.Logger))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := stoppedStores(t, cfg)
 	index, err := s.logs.LastIndex()
 	if err != nil {
 		t.Fatal(err)

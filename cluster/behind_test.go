@@ -112,16 +112,23 @@ func TestAServerWhoseTailConflictsWithASnapshotCatchesUp(t *testing.T) {
 	}
 }
 
-// appendTail brings a stopped server's log to the end of a term and adds entries
-// that were written in it and never committed. It returns the last index.
-func appendTail(t *testing.T, cfg *Config, leader *testNode, term uint64, more int) uint64 {
+// stoppedStores opens the stores of a server that is stopped. The caller closes them.
+func stoppedStores(t *testing.T, cfg *Config) *stores {
 	t.Helper()
 	w := NewWatchdog(WatchdogConfig{Limit: calm.Patience, Logger: cfg.Logger, Exit: func(int) { t.Error("the watchdog ended the process") }})
-	defer w.Stop()
+	t.Cleanup(w.Stop)
 	s, err := openStores(cfg, w, &Counters{}, raftLogger(cfg.Logger))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// appendTail brings a stopped server's log to the end of a term and adds entries
+// that were written in it and never committed. It returns the last index.
+func appendTail(t *testing.T, cfg *Config, leader *testNode, term uint64, more int) uint64 {
+	t.Helper()
+	s := stoppedStores(t, cfg)
 	last, err := s.logs.LastIndex()
 	if err != nil {
 		t.Fatal(err)

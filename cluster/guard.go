@@ -169,16 +169,23 @@ func (g *guard) meet(reach uint64) error {
 	if reach == 0 || !g.learner.Load() {
 		return nil
 	}
-	g.looking.Lock()
-	if g.reach == 0 && !g.shown.Load() {
-		if err := g.note(learnerNew + " " + strconv.FormatUint(reach, 10)); err != nil {
-			g.looking.Unlock()
-			return err
-		}
-		g.reach = reach
+	if err := g.noteReach(reach); err != nil {
+		return err
 	}
-	g.looking.Unlock()
 	g.keepsOut()
+	return nil
+}
+
+func (g *guard) noteReach(reach uint64) error {
+	g.looking.Lock()
+	defer g.looking.Unlock()
+	if g.reach != 0 || g.shown.Load() {
+		return nil
+	}
+	if err := g.note(learnerNew + " " + strconv.FormatUint(reach, 10)); err != nil {
+		return err
+	}
+	g.reach = reach
 	return nil
 }
 

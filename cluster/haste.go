@@ -78,7 +78,7 @@ func (h *haste) ended(ctx context.Context, leader raft.ServerID, address raft.Se
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return true
 		}
-		if !rest(ctx, endLookEvery) {
+		if !sleep(ctx, endLookEvery) {
 			return false
 		}
 	}
@@ -94,19 +94,9 @@ func (h *haste) hurry(ctx context.Context, dead raft.ServerID) error {
 		return err
 	}
 	for until := time.Now().Add(hasteLimit); time.Now().Before(until); {
-		if _, leader := h.raft.LeaderWithID(); leader != "" && leader != dead || !rest(ctx, endLookEvery) {
+		if _, leader := h.raft.LeaderWithID(); leader != "" && leader != dead || !sleep(ctx, endLookEvery) {
 			break
 		}
 	}
 	return h.raft.ReloadConfig(usual)
-}
-
-// rest waits; false: the context has ended.
-func rest(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"pulse/test/calm"
-	"pulse/test/ports"
 )
 
 // ballot is raft's part in an election: a leader, and timeouts that are remembered.
@@ -120,17 +119,7 @@ func TestOnlyALeaderThatHasEndedIsReplacedInHaste(t *testing.T) {
 // The followers would wait for an hour; that the leader has ended makes them stand.
 func TestFollowersStandWhenTheLeaderHasEnded(t *testing.T) {
 	t.Parallel()
-	var servers []Server
-	for _, id := range []string{"n0", "n1", "n2"} {
-		servers = append(servers, Server{id, ports.Free(t, "127.0.0.1")})
-	}
-	c := &trio{}
-	for _, s := range servers {
-		c.nodes = append(c.nodes, startNode(t, t.TempDir(), func(cfg *Config) {
-			cfg.ID, cfg.Bootstrap, cfg.Listen = s.ID, servers, s.Address
-			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = calm.Office, calm.Office
-		}))
-	}
+	c := startTrioTCP(t)
 	c.submit(t, "a")
 	// The leader's timeouts stay, for its heartbeats. Whoever has just been elected
 	// may lose its office before the others are slow, so they are told until it is so.

@@ -202,9 +202,10 @@ func TestAPipelineWhoseAnswersNobodyTakesIsGivenUp(t *testing.T) {
 	_ = p.Close()
 }
 
-// Three voters over TCP: the same code, other addresses.
-func TestThreeVotersOverTCP(t *testing.T) {
-	t.Parallel()
+// startTrioTCP starts three voters that call each other over TCP. The trio's network
+// is that in memory, which they do not have.
+func startTrioTCP(t *testing.T) *trio {
+	t.Helper()
 	var servers []Server
 	for _, id := range []string{"n0", "n1", "n2"} {
 		servers = append(servers, Server{id, ports.Free(t, "127.0.0.1")})
@@ -216,6 +217,13 @@ func TestThreeVotersOverTCP(t *testing.T) {
 			cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout = calm.Office, calm.Office
 		}))
 	}
+	return c
+}
+
+// Three voters over TCP: the same code, other addresses.
+func TestThreeVotersOverTCP(t *testing.T) {
+	t.Parallel()
+	c := startTrioTCP(t)
 	c.submit(t, "a")
 	first := c.leader(t)
 	first.shut(t) // on the way out it hands over

@@ -12,30 +12,52 @@ const (
 	progressEvery = 100 * time.Millisecond
 )
 
-// progress is a bar on a terminal, and nothing at all elsewhere.
-type progress struct {
+// line is one line of a terminal that is drawn again and again, and nothing at all
+// elsewhere.
+type line struct {
 	w       io.Writer // nil: not a terminal
-	total   int
 	began   time.Time
 	shown   time.Time
 	written bool
 }
 
-func newProgress(w io.Writer, total int) *progress {
-	p := &progress{total: total, began: time.Now()}
+func newLine(w io.Writer) line {
+	l := line{began: time.Now()}
 	if isTerminal(w) {
-		p.w = w
+		l.w = w
 	}
-	return p
+	return l
 }
 
-// show draws the bar, unless it was drawn a moment ago and is not full.
-func (p *progress) show(done int) {
-	if p.w == nil || done < p.total && time.Since(p.shown) < progressEvery {
+// draw draws what text says after the time that it has taken, unless that was done a
+// moment ago and it is not the last time.
+func (l *line) draw(last bool, text func(took time.Duration) string) {
+	if l.w == nil || !last && time.Since(l.shown) < progressEvery {
 		return
 	}
-	p.shown, p.written = time.Now(), true
-	fmt.Fprintf(p.w, "\r\x1b[K%s", p.bar(done, time.Since(p.began)))
+	l.shown, l.written = time.Now(), true
+	fmt.Fprintf(l.w, "\r\x1b[K%s", text(time.Since(l.began)))
+}
+
+// leave ends the drawing by what goes after the line, if there is one.
+func (l *line) leave(by string) {
+	if l.written {
+		fmt.Fprint(l.w, by)
+		l.written = false
+	}
+}
+
+// progress is a bar.
+type progress struct {
+	line
+	total int
+}
+
+func newProgress(w io.Writer, total int) *progress { return &progress{newLine(w), total} }
+
+// show draws the bar; a full one at once.
+func (p *progress) show(done int) {
+	p.draw(done >= p.total, func(took time.Duration) string { return p.bar(done, took) })
 }
 
 func (p *progress) bar(done int, took time.Duration) string {
@@ -50,39 +72,24 @@ func (p *progress) bar(done int, took time.Duration) string {
 }
 
 // end leaves the bar where it is and goes on below it.
-func (p *progress) end() {
-	if p.written {
-		fmt.Fprintln(p.w)
-		p.written = false
-	}
-}
+func (p *progress) end() { p.leave("\n") }
 
-// byteProgress counts what is written to it, and shows it on a terminal: of a stream
-// nobody knows the length before its end.
+// byteProgress counts what is written to it, and shows it: of a stream nobody knows the
+// length before its end.
 type byteProgress struct {
-	w       io.Writer // nil: not a terminal
-	what    string
-	bytes   uint64
-	began   time.Time
-	shown   time.Time
-	written bool
+	line
+	what  string
+	bytes uint64
 }
 
 func newByteProgress(w io.Writer, what string) *byteProgress {
-	p := &byteProgress{what: what, began: time.Now()}
-	if isTerminal(w) {
-		p.w = w
-	}
-	return p
+	return &byteProgress{line: newLine(w), what: what}
 }
 
 // Write implements io.Writer. It does not fail.
 func (p *byteProgress) Write(b []byte) (int, error) {
 	p.bytes += uint64(len(b))
-	if p.w != nil && time.Since(p.shown) >= progressEvery {
-		p.shown, p.written = time.Now(), true
-		fmt.Fprintf(p.w, "\r\x1b[K%s", p.text(time.Since(p.began)))
-	}
+	p.draw(false, p.text)
 	return len(b), nil
 }
 
@@ -91,9 +98,4 @@ func (p *byteProgress) text(took time.Duration) string {
 }
 
 // end takes the line away: what comes next says how it ended.
-func (p *byteProgress) end() {
-	if p.written {
-		fmt.Fprint(p.w, "\r\x1b[K")
-		p.written = false
-	}
-}
+func (p *byteProgress) end() { p.leave("\r\x1b[K") }
