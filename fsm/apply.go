@@ -195,7 +195,7 @@ func (r *run) dispatch(c *pb.Command) *pb.Result {
 	case *pb.Command_CancelTask:
 		return r.cancelTask(b.CancelTask)
 	case *pb.Command_RetryTask:
-		return r.retryTask(b.RetryTask)
+		return r.retryTask(b.RetryTask, false)
 	case *pb.Command_RunTask:
 		return r.runTask(b.RunTask)
 	case *pb.Command_ReviewTask:

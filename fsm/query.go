@@ -185,7 +185,8 @@ func (f filter) match(s *state.State, t *pb.TaskRow) bool {
 		(f.ConcurrencyKey != "" && t.ConcurrencyKey != f.ConcurrencyKey) ||
 		(f.ErrorCode != "" && t.ErrorCode != f.ErrorCode) ||
 		(f.CreatedFromUs != 0 && t.CreatedAtUs < f.CreatedFromUs) ||
-		(f.CreatedUntilUs != 0 && t.CreatedAtUs >= f.CreatedUntilUs) {
+		(f.CreatedUntilUs != 0 && t.CreatedAtUs >= f.CreatedUntilUs) ||
+		(f.NotRetried && len(t.RetriedAs) > 0) {
 		return false
 	}
 	if f.WaitingReason != pb.WaitingReason_WAITING_REASON_UNSPECIFIED {

@@ -430,6 +430,33 @@ func TestAReportOlderThanADisconnectDoesNotTakeTheSessionBack(t *testing.T) {
 	}
 }
 
+// A retry by hand leaves a link to the task it made, which is no change of the old
+// one. Of tasks that nobody named none is retried twice, also by two at a time.
+func TestATaskTellsItsRetryAndIsNotRetriedTwiceUnnamed(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	s.submit("a", nil).apply()
+	s.say("cancel", &pb.Command{Namespace: DefaultName, Body: &pb.Command_CancelTask{CancelTask: &pb.CancelTask{TaskId: s.id("T1")}}}).apply()
+	before := s.task("T1").Task.Revision
+	for _, by := range []string{"retry all", "retry all, by somebody else"} {
+		s.say(by, &pb.Command{Body: &pb.Command_BulkTasks{BulkTasks: &pb.BulkTasks{
+			Action: pb.BulkAction_BULK_ACTION_RETRY, TaskIds: [][]byte{s.id("T1")}, Once: true,
+		}}})
+	}
+	s.apply()
+	if got := s.task("T1").Task; got.Revision != before || !bytes.Equal(got.RetriedAs, s.id("T2")) {
+		t.Errorf("at revision %d, not %d, retried as %x", got.Revision, before, got.RetriedAs)
+	}
+	list := s.m.Query(&pb.Query{Namespace: DefaultName, Body: &pb.Query_ListTasks{ListTasks: &pb.ListTasks{}}}).GetTasks().GetTasks()
+	if len(list) != 2 {
+		t.Errorf("%d tasks, want the old one and one more", len(list))
+	}
+	left := s.m.Query(&pb.Query{Namespace: DefaultName, Body: &pb.Query_ListTasks{ListTasks: &pb.ListTasks{NotRetried: true}}}).GetTasks().GetTasks()
+	if len(left) != 1 || !bytes.Equal(left[0].Task.Id, s.id("T2")) {
+		t.Errorf("%d tasks were not retried", len(left))
+	}
+}
+
 // What is on record says what came of it, also when that is nothing: a key that nobody
 // held, a task of a bulk request that refused it.
 func TestTheRecordSaysWhatCameOfAChange(t *testing.T) {

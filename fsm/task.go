@@ -255,8 +255,10 @@ func (r *run) tellCancel(a *pb.AttemptRow) {
 }
 
 // retryTask submits the content of a task that is over once more, as a new
-// task. What is uncertain about the old one is uncertain about the new one.
-func (r *run) retryTask(c *pb.RetryTask) *pb.Result {
+// task. What is uncertain about the old one is uncertain about the new one. once
+// refuses a task that was retried already: nobody named it, so nobody wants its
+// work done a second time.
+func (r *run) retryTask(c *pb.RetryTask, once bool) *pb.Result {
 	t, res := r.findTask(c.TaskId, c.ExpectedRevision)
 	if res != nil {
 		return res
@@ -266,6 +268,8 @@ func (r *run) retryTask(c *pb.RetryTask) *pb.Result {
 		return refuse(schema.Conflict, "the task needs review; settle it with a review decision")
 	case !state.Terminal(t.State):
 		return refuse(schema.Conflict, "the task is not over: it is %s", StateName(t.State))
+	case once && len(t.RetriedAs) > 0:
+		return refuse(schema.Conflict, "the task was retried already, as %x", t.RetriedAs)
 	}
 	q := r.s.Queue(ID(t.QueueId))
 	if q.Row.DeletedAtUs != 0 {
@@ -296,6 +300,10 @@ func (r *run) retryTask(c *pb.RetryTask) *pb.Result {
 		trace = r.tx.Trace(ID(t.Id))
 	}
 	r.insertTask(next, r.tx.Payload(ID(t.Id)), "retry", trace)
+	// Its revision stays: what became of it has not changed.
+	old := state.CopyTask(t)
+	old.RetriedAs = next.Id
+	r.tx.PutTask(t, old)
 	return taskResult(r.viewTask(next, true))
 }
 
@@ -399,7 +407,7 @@ func (r *run) bulkTasks(c *pb.BulkTasks) *pb.Result {
 		if c.Action == pb.BulkAction_BULK_ACTION_CANCEL {
 			res = r.cancelTask(&pb.CancelTask{TaskId: id, Note: c.Note})
 		} else {
-			res = r.retryTask(&pb.RetryTask{TaskId: id, Note: c.Note})
+			res = r.retryTask(&pb.RetryTask{TaskId: id, Note: c.Note}, c.Once)
 		}
 		item := &pb.BulkItem{TaskId: id, Code: res.Code, Message: res.Message}
 		if v := res.GetTask().GetTask(); v != nil {

@@ -79,8 +79,10 @@ type TaskInfo struct {
 	AttemptCount      int             `json:"attempt_count"`
 	EffectUncertain   bool            `json:"effect_uncertain,omitempty"` // some run may have had an effect nobody confirmed
 	RetryOf           string          `json:"retry_of,omitempty"`         // the task this one was made from by a manual retry
+	RetriedAs         string          `json:"retried_as,omitempty"`       // the task that the last manual retry of this one made
 	HoldsKey          bool            `json:"holds_key,omitempty"`        // its concurrency key, also in NEEDS_REVIEW until that is settled or the key freed
 	ReviewSince       time.Time       `json:"review_since,omitzero"`      // while in NEEDS_REVIEW
+	ReviewCause       string          `json:"review_cause,omitempty"`     // while in NEEDS_REVIEW: as an attempt's EndCause
 	Decision          *Decision       `json:"decision,omitempty"`         // the last one
 	Scheduled         *Scheduled      `json:"scheduled,omitempty"`        // of a run of a schedule
 	AvailableAt       time.Time       `json:"available_at,omitzero"`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -34,7 +35,7 @@ var reviewColumns = []column[*sdk.TaskInfo]{
 		}
 		return t.ConcurrencyKey
 	}},
-	{"LAST ERROR", func(t *sdk.TaskInfo) string { return t.ErrorCode }},
+	{"BECAUSE", func(t *sdk.TaskInfo) string { return cmp.Or(t.ErrorCode, endTexts[t.ReviewCause], t.ReviewCause) }},
 }
 
 // reviewSince is when a task came to need a review. Servers of old do not say, and

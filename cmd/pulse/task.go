@@ -275,6 +275,7 @@ func describeTask(d *details, t *taskWithAttempts) {
 	}
 	d.putf("Attempts", "%d of %d", t.AttemptCount, t.Retry.MaxAttempts)
 	d.put("Retry of", t.RetryOf)
+	d.put("Retried as", t.RetriedAs)
 	d.time("Created", t.CreatedAt)
 	if t.AvailableAt.After(t.CreatedAt) {
 		d.time("Available", t.AvailableAt)
@@ -406,9 +407,10 @@ func (a *app) taskRetryCommand() *cobra.Command {
 	return a.bulkCommand(bulkVerb{
 		action: sdk.BulkRetry, one: (*sdk.Client).Retry, use: "retry", short: "Submit tasks that are over once more",
 		long: `Submit tasks that are SUCCEEDED, FAILED or CANCELLED once more, as new tasks, named or
-selected by flags. Flags without --state select those that are FAILED. One in
-NEEDS_REVIEW is for "pulse review resolve". One that was done, or may have been, and is
-RECONCILE_ONLY is retried with --yes alone: that does its work a second time.`,
+selected by flags. Flags without --state select those that are FAILED, and never one that
+was retried already: name it to retry it again. One in NEEDS_REVIEW is for "pulse review
+resolve". One that was done, or may have been, and is RECONCILE_ONLY is retried with --yes
+alone: that does its work a second time.`,
 		doubt: func(t *sdk.TaskInfo) string {
 			done := "may have been done: its effect is uncertain"
 			switch {

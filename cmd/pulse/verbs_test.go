@@ -253,6 +253,9 @@ func TestTheListOfReviewsTellsSinceWhenAndWhatIsHeld(t *testing.T) {
 		t.Errorf("it holds its key:\n%s", out)
 	}
 	before := object(t, s.ok("task", "get", id, "-o", "json"))
+	if before["review_cause"] != "unknown_outcome" {
+		t.Errorf("in review because %v", before["review_cause"])
+	}
 	s.ok("key", "free", "account/7", "--note", "the account is not touched")
 	if out := s.ok("review", "list"); strings.Contains(out, "account/7") || !strings.Contains(out, id) {
 		t.Errorf("its key was freed:\n%s", out)
@@ -263,6 +266,16 @@ func TestTheListOfReviewsTellsSinceWhenAndWhatIsHeld(t *testing.T) {
 	after := object(t, s.ok("task", "get", id, "-o", "json"))
 	if after["revision"] == before["revision"] || after["review_since"] == nil || after["review_since"] != before["review_since"] {
 		t.Errorf("in review since %v at revision %v, and then since %v at %v", before["review_since"], before["revision"], after["review_since"], after["revision"])
+	}
+	for _, c := range []struct{ want, code, cause string }{
+		{"no_answer", "no_answer", "unknown_outcome"}, // the worker's word says more
+		{"its lease ran out", "", "lease"},
+		{"a_cause_to_come", "", "a_cause_to_come"},
+	} {
+		task := &sdk.TaskInfo{ErrorCode: c.code, ReviewCause: c.cause}
+		if got := reviewColumns[len(reviewColumns)-1].cell(task); got != c.want {
+			t.Errorf("of %q and %q it says %q, not %q", c.code, c.cause, got, c.want)
+		}
 	}
 	since := time.Now().Add(-3 * time.Hour)
 	task := &sdk.TaskInfo{ReviewSince: since, UpdatedAt: time.Now()}
@@ -340,6 +353,20 @@ func TestManyTasksAreCancelledAndRetriedByAFilter(t *testing.T) {
 	}
 	if out := s.ok("task", "retry", "--handler", "nobody", "--state", "CANCELLED", "--yes", "-o", "json"); object(t, out)["done"] != json.Number("3") {
 		t.Error(out)
+	}
+	// The same flags again select nothing: the work of the first time is not done twice.
+	for _, mode := range []string{"--dry-run", "--yes"} {
+		if out := s.ok("task", "retry", "--handler", "nobody", "--state", "CANCELLED", mode, "-o", "json"); object(t, out)["matched"] != json.Number("0") {
+			t.Errorf("%s: %s", mode, out)
+		}
+	}
+	old := strings.Fields(s.ok("task", "list", "--state", "CANCELLED", "--ids"))[0]
+	made := object(t, s.ok("task", "get", old, "-o", "json"))["retried_as"]
+	if text, _ := made.(string); text == "" || !strings.Contains(s.ok("task", "get", old), "Retried as") || object(t, s.ok("task", "get", text, "-o", "json"))["retry_of"] != old {
+		t.Errorf("%s was retried as %v", old, made)
+	}
+	if again := object(t, s.ok("task", "retry", old, "-o", "json"))["id"]; again == made || object(t, s.ok("task", "get", old, "-o", "json"))["retried_as"] != again {
+		t.Errorf("named, it was retried as %v and then as %v", made, again)
 	}
 	s.fails(exitFailed, "conflict", "task", "retry", other)
 	s.fails(exitFailed, "not_found", "task", "cancel", other, strings.Repeat("0", 31)+"1")

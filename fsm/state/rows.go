@@ -27,7 +27,7 @@ func CopyTask(t *pb.TaskRow) *pb.TaskRow {
 		CreatedCommandId: t.CreatedCommandId, ReviewCause: t.ReviewCause,
 		EventIndex: t.EventIndex, EventPlace: t.EventPlace,
 		ScheduleId: t.ScheduleId, NominalAtUs: t.NominalAtUs,
-		ReviewSinceUs: t.ReviewSinceUs, Decision: t.Decision,
+		ReviewSinceUs: t.ReviewSinceUs, Decision: t.Decision, RetriedAs: t.RetriedAs,
 	}
 }
 

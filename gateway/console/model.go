@@ -175,6 +175,7 @@ type task struct {
 	UpdatedAt         time.Time       `json:"updated_at"`
 	EffectUncertain   bool            `json:"effect_uncertain"`
 	RetryOf           string          `json:"retry_of"`
+	RetriedAs         string          `json:"retried_as"`
 	HoldsKey          bool            `json:"holds_key"`
 	ReviewSince       time.Time       `json:"review_since"`
 	Decision          *decision       `json:"decision"`

@@ -117,6 +117,7 @@ func (b *bulkRun) chooseByFilter() error {
 	key := string(b.bulk.Action) + "\x00" + filterKey(&f)
 	list, _ := listOf(&f) // the decoder knows the words
 	list.IdsOnly = true
+	list.NotRetried = b.once()
 	if b.bulk.Cursor != "" {
 		place, fault := placeOf(b.bulk.Cursor, cursorBulk, key)
 		if fault != "" {
@@ -135,6 +136,11 @@ func (b *bulkRun) chooseByFilter() error {
 	}
 	return err
 }
+
+// once says that no task is to be retried that was retried already: what a filter
+// selects nobody has named, and the same selection made twice, or by two at a
+// time, must not do the work twice.
+func (b *bulkRun) once() bool { return b.bulk.Filter != nil && b.bulk.Action == apiv1.ActionRetry }
 
 // act runs the action part by part, each a call of its own, so that one large
 // request does not fill the log's entries. After a call whose outcome is not
@@ -182,7 +188,7 @@ func (b *bulkRun) bulkCommand(part []bulkItem) *pb.Command {
 	}
 	c := b.command(newIDs(1), b.bulk.Content(ids))
 	c.Body = &pb.Command_BulkTasks{BulkTasks: &pb.BulkTasks{
-		Action: bulkActions[b.bulk.Action], TaskIds: raw, Note: b.bulk.Note,
+		Action: bulkActions[b.bulk.Action], TaskIds: raw, Note: b.bulk.Note, Once: b.once(),
 	}}
 	return c
 }

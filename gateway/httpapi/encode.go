@@ -213,10 +213,14 @@ func (w *writer) task(v *pb.TaskView, payload []byte) {
 	w.time("updated_at", t.GetUpdatedAtUs())
 	w.bool("effect_uncertain", t.GetEffectUncertain())
 	w.optID("retry_of", t.GetRetryOf())
+	w.optID("retried_as", t.GetRetriedAs())
 	if t.GetKeyToken() != 0 {
 		w.bool("holds_key", true)
 	}
 	w.optTime("review_since", t.GetReviewSinceUs())
+	if cause := t.GetReviewCause(); cause != pb.EndCause_END_CAUSE_UNSPECIFIED {
+		w.plain("review_cause", nameOf(endCauses, cause))
+	}
 	w.decision(t.GetDecision())
 	if t.GetNominalAtUs() != 0 {
 		w.name("scheduled")

@@ -185,7 +185,7 @@ func sampleTask(state pb.TaskState) *pb.TaskView {
 			Review: pb.ReviewDecision_REVIEW_DECISION_SUCCEEDED, By: "token/7", ByName: "anna", AtUs: testNow + 5, Note: "found \"it\"",
 		}
 	case pb.TaskState_TASK_STATE_NEEDS_REVIEW:
-		v.Task.AttemptCount, v.Task.KeyToken, v.Task.ReviewSinceUs = 1, 70, testNow+3
+		v.Task.AttemptCount, v.Task.KeyToken, v.Task.ReviewSinceUs, v.Task.ReviewCause = 1, 70, testNow+3, pb.EndCause_END_CAUSE_LEASE
 	default:
 		v.Task.CompletedAtUs, v.Task.ErrorCode, v.Task.AttemptCount = testNow+5, "card_refused", 3
 	}

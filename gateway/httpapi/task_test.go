@@ -311,6 +311,10 @@ func TestBulkByFilterIsKeyedTaskByTask(t *testing.T) {
 	if !slices.Equal(keys, want) {
 		t.Errorf("keys %q", keys)
 	}
+	// What was retried already is neither selected nor, meanwhile, retried.
+	if !r.asked()[0].GetListTasks().NotRetried || !r.commanded()[0].GetBulkTasks().Once {
+		t.Error("a retry by a filter may do the same work twice")
+	}
 	// Without states, a retry selects what has failed.
 	if states := r.asked()[0].GetListTasks().States; !slices.Equal(states, []pb.TaskState{pb.TaskState_TASK_STATE_FAILED}) {
 		t.Errorf("states %v", states)

@@ -196,8 +196,10 @@ type Task struct {
 	UpdatedAt         Time         `json:"updated_at"`
 	EffectUncertain   bool         `json:"effect_uncertain" doc:"Some run may have had an effect that nobody has confirmed; only a review clears it."`
 	RetryOf           ID           `json:"retry_of,omitempty" doc:"The task this one was made from by a manual retry."`
+	RetriedAs         ID           `json:"retried_as,omitempty" doc:"The task that the last manual retry of this one made. Not a change of this one: its revision stays."`
 	HoldsKey          bool         `json:"holds_key,omitempty" doc:"It holds its concurrency key: while LEASED or RUNNING, and in NEEDS_REVIEW until it is settled or somebody frees the key."`
 	ReviewSince       Time         `json:"review_since,omitempty" doc:"While in NEEDS_REVIEW."`
+	ReviewCause       string       `json:"review_cause,omitempty" enum:"lease,attempt_timeout,deadline,start_deadline,unknown_outcome,uncertain_failure,restored" doc:"While in NEEDS_REVIEW: what brought it there, as end_cause of an attempt."`
 	Decision          *Decision    `json:"decision,omitempty" doc:"The last thing that somebody, not a worker, decided about it."`
 	Scheduled         *Scheduled   `json:"scheduled,omitempty" doc:"Of a run of a schedule."`
 	Waiting           *Waiting     `json:"waiting,omitempty" doc:"While WAITING."`
@@ -288,7 +290,7 @@ func (StateWish) Schema(huma.Registry) *huma.Schema {
 type Bulk struct {
 	Action string      `json:"action" enum:"cancel,retry"`
 	IDs    []ID        `json:"ids,omitempty" nullable:"false" maxItems:"10000" doc:"Either these tasks ..."`
-	Filter *TaskFilter `json:"filter,omitempty" doc:"... or those it selects, newest first, at most 10,000."`
+	Filter *TaskFilter `json:"filter,omitempty" doc:"... or those it selects, newest first, at most 10,000. To retry, those that were retried already are left out; name them to retry them again."`
 	Note   string      `json:"note,omitempty" maxLength:"1024"`
 	DryRun bool        `json:"dry_run,omitempty" doc:"Only say which tasks it would meet."`
 	Cursor string      `json:"cursor,omitempty" maxLength:"128" doc:"With a filter: go on behind an earlier answer."`

@@ -107,6 +107,7 @@ type Task struct {
 	CreatedAt, UpdatedAt           int64
 	Uncertain                      bool
 	RetryOf                        ID
+	RetriedAs                      *Task // removed ones too
 	ErrorCode                      string
 	Park                           pb.Park
 	Started                        bool

@@ -328,6 +328,7 @@ func (m *Model) retryTask(old *Task) Result {
 	}
 	t.Deadline = m.Clock + old.Deadline - old.CreatedAt
 	m.addTask(t)
+	old.RetriedAs = t
 	return m.about(t)
 }
 
@@ -413,6 +414,8 @@ func (m *Model) bulk(ns *Namespace, b *pb.BulkTasks) Result {
 			if item.Code == "" {
 				item.Revision = t.Revision
 			}
+		case b.Once && t.RetriedAs != nil && t.Terminal():
+			item.Code = conflict
 		default:
 			r := m.retryTask(t)
 			item.Code, item.New = r.Code, r.Task

@@ -54,7 +54,7 @@ type taskFacts struct {
 	AttemptCount, Extra                              uint32
 	CancelRequestedAt, CompletedAt, Created, Updated int64
 	Uncertain                                        bool
-	RetryOf                                          id
+	RetryOf, RetriedAs                               id
 	ErrorCode                                        string
 	Park                                             pb.Park
 	Started                                          bool
@@ -97,7 +97,7 @@ func rowFacts(t *pb.TaskRow) taskFacts {
 		MaxMS: t.Retry.GetMaxDelayMs(), TimeoutMS: t.Retry.GetAttemptTimeoutMs(),
 		AttemptCount: t.AttemptCount, Extra: t.AttemptsExtra, CancelRequestedAt: t.CancelRequestedAtUs,
 		CompletedAt: t.CompletedAtUs, Created: t.CreatedAtUs, Updated: t.UpdatedAtUs,
-		Uncertain: t.EffectUncertain, RetryOf: toID(t.RetryOf), ErrorCode: t.ErrorCode, Park: t.Park,
+		Uncertain: t.EffectUncertain, RetryOf: toID(t.RetryOf), RetriedAs: toID(t.RetriedAs), ErrorCode: t.ErrorCode, Park: t.Park,
 		Started: t.Started, Unstarted: t.UnstartedOffers, Live: toID(t.AttemptId),
 		LastEpoch: t.AttemptEpoch, KeyToken: t.KeyToken, ReviewCause: t.ReviewCause,
 		ReviewSince: t.ReviewSinceUs, Decision: model.Decision{
@@ -128,6 +128,9 @@ func modelFacts(t *model.Task) taskFacts {
 	}
 	if t.Live != nil {
 		f.Live = t.Live.ID
+	}
+	if t.RetriedAs != nil {
+		f.RetriedAs = t.RetriedAs.ID
 	}
 	return f
 }

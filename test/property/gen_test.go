@@ -590,7 +590,7 @@ func genReview(w *world, r *rand.Rand) *pb.Command {
 func genBulk(w *world, r *rand.Rand) *pb.Command {
 	ns := namespaces(w, r)
 	c := in(r, ns)
-	b := &pb.BulkTasks{Action: pick(r, pb.BulkAction_BULK_ACTION_CANCEL, pb.BulkAction_BULK_ACTION_RETRY), Note: "all of them"}
+	b := &pb.BulkTasks{Action: pick(r, pb.BulkAction_BULK_ACTION_CANCEL, pb.BulkAction_BULK_ACTION_RETRY), Note: "all of them", Once: oneIn(r, 2)}
 	for range r.IntN(5) {
 		if t := someTask(w, r, waiting, succeeded, failed, cancelled, running); t != nil && !oneIn(r, 20) {
 			b.TaskIds = append(b.TaskIds, slices.Clone(t.ID[:]))

@@ -328,6 +328,10 @@ func (j *judge) unlikeTasks(r *rows) string {
 		if t.Schedule != nil {
 			schedule = t.Schedule.ID
 		}
+		var retried id
+		if t.RetriedAs != nil {
+			retried = t.RetriedAs.ID
+		}
 		if d := differ("task", t.ID,
 			"state", row.State, t.State, "revision", row.Revision, t.Revision, "queue", toID(row.QueueId), t.Queue.ID,
 			"key", row.ConcurrencyKey, t.Key, "available", row.AvailableAtUs, t.AvailableAt, "start deadline", row.StartDeadlineAtUs, t.StartDeadline,
@@ -336,7 +340,7 @@ func (j *judge) unlikeTasks(r *rows) string {
 			"uncertain", row.EffectUncertain, t.Uncertain, "error", row.ErrorCode, t.ErrorCode, "park", row.Park, t.Park,
 			"started", row.Started, t.Started, "unstarted", row.UnstartedOffers, t.Unstarted, "live", toID(row.AttemptId), live,
 			"epoch", row.AttemptEpoch, t.LastEpoch, "token", row.KeyToken, t.KeyToken, "cause", row.ReviewCause, t.ReviewCause,
-			"remembered", row.RememberedUntilUs, t.RememberedUntil, "business", row.BusinessKey, t.BusinessKey, "retry of", toID(row.RetryOf), t.RetryOf,
+			"remembered", row.RememberedUntilUs, t.RememberedUntil, "business", row.BusinessKey, t.BusinessKey, "retry of", toID(row.RetryOf), t.RetryOf, "retried as", toID(row.RetriedAs), retried,
 			"schedule", toID(row.ScheduleId), schedule, "nominal", row.NominalAtUs, t.NominalAt, "trace", model.TraceOf(r.traces[t.ID]), t.Trace,
 			"payload", r.payloads[t.ID], digestOf(t.Payload), "result", r.results[t.ID], digestOf(t.Result),
 		); d != "" {

@@ -1396,6 +1396,7 @@ type BulkTasks struct {
 	Action        BulkAction             `protobuf:"varint,1,opt,name=action,proto3,enum=pulse.v1.BulkAction" json:"action,omitempty"`
 	TaskIds       [][]byte               `protobuf:"bytes,2,rep,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
 	Note          string                 `protobuf:"bytes,3,opt,name=note,proto3" json:"note,omitempty"`
+	Once          bool                   `protobuf:"varint,4,opt,name=once,proto3" json:"once,omitempty"` // a retry refuses those that were retried already
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1449,6 +1450,13 @@ func (x *BulkTasks) GetNote() string {
 		return x.Note
 	}
 	return ""
+}
+
+func (x *BulkTasks) GetOnce() bool {
+	if x != nil {
+		return x.Once
+	}
+	return false
 }
 
 // PutQueue creates or replaces. Absent settings take their defaults.
@@ -5256,11 +5264,12 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\x06result\x18\x05 \x01(\fR\x06result\x12\x1d\n" +
 	"\n" +
 	"error_code\x18\x06 \x01(\tR\terrorCode\x12$\n" +
-	"\x0edeadline_at_us\x18\a \x01(\x03R\fdeadlineAtUs\"h\n" +
+	"\x0edeadline_at_us\x18\a \x01(\x03R\fdeadlineAtUs\"|\n" +
 	"\tBulkTasks\x12,\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x14.pulse.v1.BulkActionR\x06action\x12\x19\n" +
 	"\btask_ids\x18\x02 \x03(\fR\ataskIds\x12\x12\n" +
-	"\x04note\x18\x03 \x01(\tR\x04note\"\x98\x01\n" +
+	"\x04note\x18\x03 \x01(\tR\x04note\x12\x12\n" +
+	"\x04once\x18\x04 \x01(\bR\x04once\"\x98\x01\n" +
 	"\bPutQueue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x123\n" +
 	"\bsettings\x18\x02 \x01(\v2\x17.pulse.v1.QueueSettingsR\bsettings\x12\x16\n" +

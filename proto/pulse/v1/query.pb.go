@@ -589,6 +589,7 @@ type ListTasks struct {
 	ErrorCode      string                 `protobuf:"bytes,10,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
 	CreatedFromUs  int64                  `protobuf:"varint,11,opt,name=created_from_us,json=createdFromUs,proto3" json:"created_from_us,omitempty"`    // at this time or later; 0 = any
 	CreatedUntilUs int64                  `protobuf:"varint,12,opt,name=created_until_us,json=createdUntilUs,proto3" json:"created_until_us,omitempty"` // before this time; 0 = any
+	NotRetried     bool                   `protobuf:"varint,13,opt,name=not_retried,json=notRetried,proto3" json:"not_retried,omitempty"`               // without those that were retried by hand
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -705,6 +706,13 @@ func (x *ListTasks) GetCreatedUntilUs() int64 {
 		return x.CreatedUntilUs
 	}
 	return 0
+}
+
+func (x *ListTasks) GetNotRetried() bool {
+	if x != nil {
+		return x.NotRetried
+	}
+	return false
 }
 
 type ListAttempts struct {
@@ -3588,7 +3596,7 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"\x10preview_backfill\x18# \x01(\v2\x19.pulse.v1.PreviewBackfillH\x00R\x0fpreviewBackfillB\x06\n" +
 	"\x04body\"\"\n" +
 	"\aGetTask\x12\x17\n" +
-	"\atask_id\x18\x01 \x01(\fR\x06taskId\"\xae\x03\n" +
+	"\atask_id\x18\x01 \x01(\fR\x06taskId\"\xcf\x03\n" +
 	"\tListTasks\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12+\n" +
 	"\x06states\x18\x02 \x03(\x0e2\x13.pulse.v1.TaskStateR\x06states\x12\x18\n" +
@@ -3603,7 +3611,9 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"error_code\x18\n" +
 	" \x01(\tR\terrorCode\x12&\n" +
 	"\x0fcreated_from_us\x18\v \x01(\x03R\rcreatedFromUs\x12(\n" +
-	"\x10created_until_us\x18\f \x01(\x03R\x0ecreatedUntilUs\"'\n" +
+	"\x10created_until_us\x18\f \x01(\x03R\x0ecreatedUntilUs\x12\x1f\n" +
+	"\vnot_retried\x18\r \x01(\bR\n" +
+	"notRetried\"'\n" +
 	"\fListAttempts\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\fR\x06taskId\"d\n" +
 	"\x0eListTaskEvents\x12\x17\n" +

@@ -2020,6 +2020,7 @@ type TaskRow struct {
 	NominalAtUs         int64                  `protobuf:"varint,45,opt,name=nominal_at_us,json=nominalAtUs,proto3" json:"nominal_at_us,omitempty"`       // of a schedule's run: the time it is for
 	ReviewSinceUs       int64                  `protobuf:"varint,46,opt,name=review_since_us,json=reviewSinceUs,proto3" json:"review_since_us,omitempty"` // while in NEEDS_REVIEW: since when
 	Decision            *Decision              `protobuf:"bytes,47,opt,name=decision,proto3" json:"decision,omitempty"`                                   // the last one
+	RetriedAs           []byte                 `protobuf:"bytes,48,opt,name=retried_as,json=retriedAs,proto3" json:"retried_as,omitempty"`                // the task that its last retry by hand has made; a link, which is no change of the task
 	Traced              bool                   `protobuf:"varint,60,opt,name=traced,proto3" json:"traced,omitempty"`                                      // there is a TraceContext of the task
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -2380,6 +2381,13 @@ func (x *TaskRow) GetReviewSinceUs() int64 {
 func (x *TaskRow) GetDecision() *Decision {
 	if x != nil {
 		return x.Decision
+	}
+	return nil
+}
+
+func (x *TaskRow) GetRetriedAs() []byte {
+	if x != nil {
+		return x.RetriedAs
 	}
 	return nil
 }
@@ -4528,7 +4536,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\rcreated_at_us\x18\b \x01(\x03R\vcreatedAtUs\x12\"\n" +
 	"\rupdated_at_us\x18\t \x01(\x03R\vupdatedAtUs\x12\"\n" +
 	"\rdeleted_at_us\x18\n" +
-	" \x01(\x03R\vdeletedAtUs\"\x85\x0e\n" +
+	" \x01(\x03R\vdeletedAtUs\"\xa4\x0e\n" +
 	"\aTaskRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12!\n" +
@@ -4582,7 +4590,9 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"scheduleId\x12\"\n" +
 	"\rnominal_at_us\x18- \x01(\x03R\vnominalAtUs\x12&\n" +
 	"\x0freview_since_us\x18. \x01(\x03R\rreviewSinceUs\x12.\n" +
-	"\bdecision\x18/ \x01(\v2\x12.pulse.v1.DecisionR\bdecision\x12\x16\n" +
+	"\bdecision\x18/ \x01(\v2\x12.pulse.v1.DecisionR\bdecision\x12\x1d\n" +
+	"\n" +
+	"retried_as\x180 \x01(\fR\tretriedAs\x12\x16\n" +
 	"\x06traced\x18< \x01(\bR\x06traced\"\x8e\x01\n" +
 	"\bDecision\x120\n" +
 	"\x06review\x18\x01 \x01(\x0e2\x18.pulse.v1.ReviewDecisionR\x06review\x12\x0e\n" +

@@ -60,10 +60,14 @@ export interface TaskInfo {
   effectUncertain?: boolean;
   /** The task this one was made from by a manual retry. */
   retryOf?: string;
+  /** The task that the last manual retry of this one made. */
+  retriedAs?: string;
   /** It holds its concurrency key: also in NEEDS_REVIEW, until that is settled or the key freed. */
   holdsKey?: boolean;
   /** While in NEEDS_REVIEW. */
   reviewSince?: Time;
+  /** While in NEEDS_REVIEW: what brought it there, as endCause of an attempt. */
+  reviewCause?: string;
   /** The last one. */
   decision?: Decision;
   /** Of a run of a schedule. */
