@@ -1,8 +1,11 @@
 package node
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -30,6 +33,39 @@ func (r *recorder) Submit(_ context.Context, cmds []*pb.Command) ([]*pb.Result, 
 		r.got <- c
 		return []*pb.Result{{}}, nil
 	}
+}
+
+// A cluster that was lost can put nothing on record; the one that is made of its last
+// server does.
+func TestWhatIsOwedGoesOnRecordInTheRestoredCluster(t *testing.T) {
+	t.Parallel()
+	lost := testConfig(t)
+	if err := startNode(t, lost).Close(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	left, err := openOwed(filepath.Join(lost.DataDir, "owed"), nil, lost.Logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := left.Keep(&pb.Command{Id: make([]byte, 16), Note: "before the restore", Body: &pb.Command_RecordAction{
+		RecordAction: &pb.RecordAction{Action: "pulse.cluster.Backup", Detail: "done"},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	next := testConfig(t)
+	if _, err := Restore(soon(t), RestoreConfig{Source: lost.DataDir, DataDir: next.DataDir, Logger: lost.Logger}); err != nil {
+		t.Fatal(err)
+	}
+	n := startNode(t, next)
+	eventually(t, "it is on record", func() bool {
+		answer, err := http.Get(n.URL() + "/v1/audit")
+		if err != nil {
+			return false
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		return err == nil && bytes.Contains(text, []byte("before the restore"))
+	})
 }
 
 // What was done without a leader goes on record when there is one, though the process

@@ -143,7 +143,7 @@ func (r *restore) undo(made bool) error {
 		return os.RemoveAll(r.dir.path)
 	}
 	var err error
-	for _, name := range []string{r.work, r.dir.raftDir(), filepath.Join(r.dir.path, secretFile), filepath.Join(r.dir.path, identityFile)} {
+	for _, name := range []string{r.work, r.dir.raftDir(), filepath.Join(r.dir.path, secretFile), filepath.Join(r.dir.path, identityFile), r.dir.owedFile()} {
 		err = errors.Join(err, os.RemoveAll(name))
 	}
 	return err
@@ -201,6 +201,9 @@ func (r *restore) fromDir(ctx context.Context) (err error) {
 			return fmt.Errorf("restore: copy %s: %w", from, err)
 		}
 	}
+	if err := r.takeOwed(old); err != nil {
+		return fmt.Errorf("restore: what is to go on record: %w", err)
+	}
 	m, err := fsm.Open(fsm.Options{Dir: copied.stateDir(), NodeID: id.NodeID})
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
@@ -212,6 +215,18 @@ func (r *restore) fromDir(ctx context.Context) (err error) {
 	}
 	r.header, err = m.Checkpoint(r.store())
 	return err
+}
+
+// takeOwed has what was done without a leader go on record in the new cluster.
+func (r *restore) takeOwed(old *Dir) error {
+	data, err := os.ReadFile(old.owedFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return writeOnce(r.dir.owedFile(), data)
 }
 
 func copyDir(ctx context.Context, from, to string) error {

@@ -16,6 +16,7 @@ type gatewayFlags struct {
 	http, rpc, gossip, advertise string
 	join                         []string
 	config                       string
+	address                      limitFlags
 }
 
 func (a *app) gatewayCommand() *cobra.Command {
@@ -56,12 +57,14 @@ workers are sent to other nodes after the answers under way.`,
 	flags.StringVar(&f.advertise, "advertise", "", "host under which other nodes reach this one")
 	flags.BoolVar(&f.requireToken, "require-token", false, "ask for a token or a client certificate on this machine too")
 	flags.StringVar(&f.data, "data", "", "directory that remembers the cluster; it is this gateway's alone (default: nothing is kept)")
+	f.address.add(flags)
 	return cmd
 }
 
 func (f *gatewayFlags) nodeConfig(logger *slog.Logger) node.Config {
 	return node.Config{
 		NodeID: f.nodeID, DataDir: f.data, Certs: f.certs, HTTPAddr: f.http, ClusterSecretFile: f.secretFile, RequireToken: f.requireToken, Version: version, Logger: logger,
+		Limits: f.address.limits,
 		Cluster: &node.ClusterConfig{
 			Gateway: true, RPCAddr: f.rpc, GossipAddr: f.gossip, Advertise: f.advertise, Join: f.join,
 		},
@@ -77,6 +80,9 @@ func (f *gatewayFlags) check() error {
 		return usagef("--join is missing: give the gossip address of a server of the cluster")
 	case f.certs == "" && f.secretFile == "":
 		return usagef("--certs is missing: 'pulse cluster add-node --gateway' makes a gateway's certificates. A gateway that stays on this machine can do with the --cluster-secret-file that the servers have")
+	}
+	if err := f.address.check(); err != nil {
+		return err
 	}
 	all := []flagAddr{{"http", f.http}, {"rpc", f.rpc}, {"gossip", f.gossip}}
 	if err := checkAddrs(all); err != nil {

@@ -21,6 +21,7 @@ type serverFlags struct {
 	join                               []string
 	expect                             int
 	config                             string
+	address                            limitFlags
 }
 
 func (a *app) serverCommand() *cobra.Command {
@@ -82,6 +83,7 @@ answers under way.`,
 	flags.StringVar(&f.tokenFile, "bootstrap-token-file", "", "file with the first admin token of a new cluster, made for its owner's eyes if it is not there; several servers may share one")
 	flags.BoolVar(&f.requireToken, "require-token", false, "ask for a token or a client certificate on this machine too")
 	flags.StringVar(&f.logStore, "log-store", string(cluster.LogStoreWAL), "how the log is kept: wal or bolt")
+	f.address.add(flags)
 	complete(cmd, "log-store", string(cluster.LogStoreWAL), string(cluster.LogStoreBolt))
 	return cmd
 }
@@ -92,7 +94,7 @@ func (f *serverFlags) several() bool { return len(f.join) > 0 || f.expect > 1 }
 func (f *serverFlags) nodeConfig(logger *slog.Logger) node.Config {
 	cfg := node.Config{
 		NodeID: f.nodeID, DataDir: f.data, Certs: f.certs, HTTPAddr: f.http, ClusterSecretFile: f.secretFile,
-		BootstrapTokenFile: f.tokenFile, RequireToken: f.requireToken,
+		BootstrapTokenFile: f.tokenFile, RequireToken: f.requireToken, Limits: f.address.limits,
 		LogStore: cluster.LogStore(f.logStore), ElectionTimeout: loneElection, Version: version, Logger: logger,
 	}
 	if f.several() {
@@ -119,6 +121,9 @@ func (f *serverFlags) check() error {
 		return usagef("--node-id is missing: each server of a cluster needs a name of its own")
 	case f.several() && f.certs == "" && f.secretFile == "":
 		return usagef("--certs is missing: 'pulse cluster init-tls' makes the certificates and the secret of a cluster. Servers that stay on this machine can do with --cluster-secret-file, shared by all, e.g. from 'openssl rand -hex 32'")
+	}
+	if err := f.address.check(); err != nil {
+		return err
 	}
 	all := []flagAddr{{"http", f.http}, {"rpc", f.rpc}, {"raft", f.raft}, {"gossip", f.gossip}}
 	if err := checkAddrs(all); err != nil {

@@ -57,6 +57,8 @@ func TestWrongUsageExitsWith2AndSaysWhatIsWrong(t *testing.T) {
 		{"server --data x --http 10.0.0.1:7400", "give --certs DIR"},
 		{"server --data x --node-id a --cluster-secret-file s --bootstrap-expect 3 --raft 10.0.0.1:7402", "--raft is \"10.0.0.1:7402\""},
 		{"server --data x --node-id a --cluster-secret-file s --bootstrap-expect 3 --gossip 0.0.0.0:7402", "give --certs DIR"},
+		{"server --data x --address-handshakes 0", "give a number above 0"},
+		{"gateway --node-id g --join 127.0.0.1:7403 --cluster-secret-file s --address-fault-burst -1", "--address-fault-burst is -1"},
 		{"cluster init-tls", "needs DIR"},
 		{"cluster init-tls x", "--node is missing"},
 		{"cluster init-tls x --node n1", "ID=HOST"},

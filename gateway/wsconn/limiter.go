@@ -45,14 +45,20 @@ type account struct {
 	faults     bucket
 }
 
-// NewLimiter returns a limiter that has seen nobody.
-func NewLimiter(l Limits) *Limiter {
+// WithDefaults are the limits with their gaps filled.
+func (l Limits) WithDefaults() Limits {
 	setDefault(&l.PendingMax, 512)
 	setDefault(&l.HandshakesPerSecond, 50)
 	setDefault(&l.HandshakeBurst, 1000)
 	setDefault(&l.FaultsPerSecond, 5)
 	setDefault(&l.FaultBurst, 200)
 	setDefault(&l.AddressesMax, 1<<16)
+	return l
+}
+
+// NewLimiter returns a limiter that has seen nobody.
+func NewLimiter(l Limits) *Limiter {
+	l = l.WithDefaults()
 	return &Limiter{limits: l, now: time.Now, accounts: make(map[netip.Addr]*account)}
 }
 
