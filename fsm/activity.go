@@ -105,15 +105,29 @@ func (a *activity) note(s *state.State, e *pb.Entry, o Outcome) {
 	}
 }
 
-// report notes when the workers of a gateway were heard of.
+// report notes when the workers of a gateway were heard of. One in short that does
+// not fit the state, any more or at all, says nothing of them; the next one will.
 func (a *activity) report(s *state.State, r *pb.ReportGateway, now int64) {
-	heard := make(map[ID]int64, len(r.Sessions))
+	heard := a.heard[r.GatewayId]
+	known := []*state.Instance(nil)
+	if r.InShort != nil {
+		known = shortSessions(s, r)
+	}
+	if heard == nil {
+		heard = make(map[ID]int64, max(len(r.Sessions), len(known)))
+		a.heard[r.GatewayId] = heard
+	}
+	if r.InShort == nil || known != nil {
+		clear(heard)
+	}
+	for i, instance := range known {
+		heard[ID(instance.Row.Id)] = now - int64(r.InShort.SilentMs[i])*1000
+	}
 	for _, session := range r.Sessions {
 		if len(session.InstanceId) == 16 && session.SilentMs >= 0 {
 			heard[ID(session.InstanceId)] = now - session.SilentMs*1000
 		}
 	}
-	a.heard[r.GatewayId] = heard
 	if r.Leaving {
 		delete(a.heard, r.GatewayId)
 	}

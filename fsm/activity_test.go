@@ -192,3 +192,24 @@ func TestADeletedQueueStaysInThePastOfItsNamespace(t *testing.T) {
 		t.Errorf("%d cancelled; at the end %d wait and %d are with workers", cancelled, last.Waiting, last.Active)
 	}
 }
+
+// A report in short tells when each worker was heard of, unless it is of others than
+// the state knows.
+func TestWorkersAreHeardOfInShort(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	a, b := s.worker(1, 1).hello(), s.worker(2, 1).hello()
+	heard := func(w *worker) int64 {
+		return s.m.Query(&pb.Query{Namespace: DefaultName, Body: &pb.Query_GetWorker{GetWorker: &pb.GetWorker{InstanceId: w.id}}}).GetWorker().GetHeardAtUs()
+	}
+	s.reportInShort(s.index, a, b)
+	first := s.now
+	if heard(a) != first-1_000_000 || heard(b) != first-1_000_000 {
+		t.Errorf("heard of at %d and %d, want a second before %d", heard(a), heard(b), first)
+	}
+	s.now += 2_000_000
+	s.reportInShort(s.index, b)
+	if heard(a) != first-1_000_000 {
+		t.Error("a report that does not fit the state told something")
+	}
+}

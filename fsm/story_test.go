@@ -123,6 +123,9 @@ func (s *story) render(r *pb.Result) string {
 	case *pb.Result_Lease:
 		return fmt.Sprintf("lease active=%t %s", b.Lease.Active, AttemptStateName(b.Lease.State))
 	case *pb.Result_Gateway:
+		if b.Gateway.List {
+			return "list them"
+		}
 		return fmt.Sprintf("%d gone", len(b.Gateway.Gone))
 	}
 	return "ok" + mark
@@ -343,10 +346,28 @@ func (s *story) reportAt(index uint64, workers ...*worker) {
 	for _, w := range workers {
 		r.Sessions = append(r.Sessions, &pb.SessionEntry{SessionId: w.session, Epoch: w.epoch, InstanceId: w.id, NamespaceId: ns.Id})
 	}
+	s.hand("gateway reports", r)
+}
+
+func (s *story) hand(label string, r *pb.ReportGateway) {
 	c := &pb.Command{Body: &pb.Command_ReportGateway{ReportGateway: r}}
-	s.say("gateway reports", c)
+	s.say(label, c)
 	c.Namespace = ""
 	s.apply()
+}
+
+// reportInShort is a report that does not name the sessions, in the order that is
+// given, each of which was silent for a second.
+func (s *story) reportInShort(index uint64, workers ...*worker) {
+	digest, short := pb.NewSessionsDigest(), &pb.SessionsInShort{}
+	for _, w := range workers {
+		digest.Add(ID(w.session), w.epoch)
+		short.SilentMs = append(short.SilentMs, 1000)
+	}
+	short.Digest = digest.Sum()
+	s.hand(fmt.Sprintf("gateway reports %d in short", len(workers)), &pb.ReportGateway{
+		GatewayId: "g1", Incarnation: []byte("i1"), AppliedIndex: index, InShort: short,
+	})
 }
 
 func TestStory(t *testing.T) {
@@ -423,6 +444,20 @@ var stories = map[string]func(*story){
 		s.now += 1_000_000
 		s.report(w)
 		w.start("T1").start("T2").start("T3")
+	},
+	"a gateway that knows what the state knows says so in short": func(s *story) {
+		a, b := s.worker(1, 1).hello(), s.worker(2, 1).hello()
+		s.reportInShort(s.index, a, b)
+		s.wait(2_000)
+		s.reportInShort(s.index, b, a) // in another order
+		s.reportInShort(s.index, a)
+		c := s.worker(3, 1).hello()
+		s.reportInShort(s.index-1, a, b) // as it was before the last one came
+		s.reportInShort(s.index, a, b)
+		s.wait(5_900) // in short renews the gateway's life, whatever the state makes of it
+		s.reportInShort(s.index, b, c)
+		s.report(b, c)
+		s.reportInShort(s.index, b, c)
 	},
 	"the waiters of a key run one after another in their order": func(s *story) {
 		w := s.worker(1, 4).hello()

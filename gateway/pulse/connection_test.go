@@ -604,8 +604,8 @@ func TestAnIdleWorkerStaysListed(t *testing.T) {
 			t.Fatal("the connection ended")
 		}
 		reports := of(h.state, (*pb.Command).GetReportGateway)
-		if last := reports[len(reports)-1]; len(last.GetSessions()) != 1 || len(reports) < 300 {
-			t.Errorf("after %d reports the last lists %v", len(reports), last.GetSessions())
+		if last := reports[len(reports)-1]; len(last.GetInShort().GetSilentMs()) != 1 || len(reports) < 300 {
+			t.Errorf("after %d reports the last speaks of %v", len(reports), last.GetInShort())
 		}
 	})
 }
@@ -707,7 +707,7 @@ func TestUpgradesAreRefusedAsProblems(t *testing.T) {
 				}
 				head, body, _ := strings.Cut(string(text), "\r\n\r\n")
 				if !strings.HasPrefix(head, fmt.Sprintf("HTTP/1.1 %d ", c.status)) || !strings.Contains(head, "application/problem+json") ||
-					!strings.Contains(head, "X-Pulse-Index: 3\r\n") {
+					!strings.Contains(head, "X-Pulse-Index: 9\r\n") {
 					t.Errorf("answered\n%s", head)
 				}
 				var problem map[string]any

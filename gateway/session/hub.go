@@ -2,11 +2,13 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -112,6 +114,7 @@ type Hub struct {
 
 	mu            sync.Mutex
 	sessions      map[schema.ID]*Handle
+	inOrder       []*Handle                  // sessions by namespace and instance; nil: to be made anew, never changed
 	registrations map[*registration]struct{} // under way
 	registered    uint64                     // registrations begun so far
 	parked        []parked                   // for a session that may be one of them
@@ -217,24 +220,25 @@ func (h *Hub) reportLoop(ctx context.Context) {
 	}
 }
 
-// report tells the cluster which sessions are here, and closes those it
-// answers are none any more.
+// report tells the cluster which sessions are here, in short unless it asks for the
+// list, and closes those it answers are none any more.
 func (h *Hub) report(ctx context.Context, leaving bool) error {
 	h.counters.Reports.Add(1)
-	index := h.cfg.Backend.AppliedIndex() // before the list: what is newer is not spoken about
-	body := h.list(index, time.Now())
-	body.Leaving = leaving
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.ReportWithin)
 	defer cancel()
-	results, err := h.cfg.Backend.Submit(ctx, []*pb.Command{{
-		Id: idBytes(newID()), Caller: h.caller, Body: &pb.Command_ReportGateway{ReportGateway: body},
-	}})
-	result, refusal := outcome(results, 0, 1, err)
+	kind := h.inShort
+	if leaving {
+		kind = h.list
+	}
+	answer, refusal := h.tell(ctx, kind, leaving)
+	if refusal == nil && answer.GetList() {
+		answer, refusal = h.tell(ctx, h.list, leaving)
+	}
 	if refusal != nil {
 		h.counters.ReportsFailed.Add(1)
 		return refusal
 	}
-	for _, gone := range result.GetGateway().GetGone() {
+	for _, gone := range answer.GetGone() {
 		if id, ok := toID(gone.GetSessionId()); ok {
 			h.end(id, gone.GetCode())
 		}
@@ -242,39 +246,80 @@ func (h *Hub) report(ctx context.Context, leaving bool) error {
 	return nil
 }
 
-// list makes a report. Its index stays below every registration under way: a
-// session that is committed but not known here yet must not be missed.
-func (h *Hub) list(index uint64, now time.Time) *pb.ReportGateway {
-	h.mu.Lock()
-	live := make([]*Handle, 0, len(h.sessions))
-	for _, handle := range h.sessions {
-		live = append(live, handle)
-	}
-	for r := range h.registrations {
-		index = min(index, r.index)
-	}
-	h.mu.Unlock()
+// tell makes one report and hands it in.
+func (h *Hub) tell(ctx context.Context, report func(index uint64, now time.Time) *pb.ReportGateway, leaving bool) (*pb.GatewayResult, *schema.Error) {
+	index := h.cfg.Backend.AppliedIndex() // before the list: what is newer is not spoken about
+	body := report(index, time.Now())
+	body.Leaving = leaving
+	results, err := h.cfg.Backend.Submit(ctx, []*pb.Command{{
+		Id: idBytes(newID()), Caller: h.caller, Body: &pb.Command_ReportGateway{ReportGateway: body},
+	}})
+	result, refusal := outcome(results, 0, 1, err)
+	return result.GetGateway(), refusal
+}
 
-	body := &pb.ReportGateway{
-		GatewayId: h.cfg.GatewayID, Incarnation: idBytes(h.incarnation), AppliedIndex: index,
-		Sessions: make([]*pb.SessionEntry, 0, len(live)),
-	}
+// list makes a report that names every session.
+func (h *Hub) list(index uint64, now time.Time) *pb.ReportGateway {
+	body, live := h.begun(index)
+	body.Sessions = make([]*pb.SessionEntry, 0, len(live))
 	for _, handle := range live {
-		silent := now.Sub(handle.conn.Heard())
-		if silent >= h.cfg.LiveFor {
-			// Only a process that was stopped gets here, the surface cuts a
-			// silent peer itself. What is not listed must not stay either.
-			handle.conn.Close(schema.Errorf(schema.SessionExpired, "nothing was heard for %s", h.cfg.LiveFor))
+		silent, listed := h.silent(handle, now)
+		if !listed {
 			continue
 		}
 		s := handle.session.Load()
 		body.Sessions = append(body.Sessions, &pb.SessionEntry{
 			SessionId: idBytes(s.id), Epoch: s.epoch, InstanceId: idBytes(s.instance), NamespaceId: idBytes(s.namespace),
-			SilentMs: max(silent.Milliseconds(), 0),
+			SilentMs: silent.Milliseconds(),
 		})
 	}
-	slices.SortFunc(body.Sessions, func(a, b *pb.SessionEntry) int { return bytes.Compare(a.SessionId, b.SessionId) })
 	return body
+}
+
+// inShort makes a report that says of which sessions it could tell, so that the
+// state tells whether it knows the same ones.
+func (h *Hub) inShort(index uint64, now time.Time) *pb.ReportGateway {
+	body, live := h.begun(index)
+	digest, each := pb.NewSessionsDigest(), make([]uint32, 0, len(live))
+	for _, handle := range live {
+		silent, listed := h.silent(handle, now)
+		if s := handle.session.Load(); listed && s.epoch <= body.AppliedIndex {
+			digest.Add(s.id, s.epoch)
+			each = append(each, uint32(silent.Milliseconds())) // below LiveFor
+		}
+	}
+	body.InShort = &pb.SessionsInShort{Digest: digest.Sum(), SilentMs: each}
+	return body
+}
+
+// begun is a report without the sessions, which are in the order of the state. Its
+// index stays below every registration under way: a session that is committed but not
+// known here yet must not be missed.
+func (h *Hub) begun(index uint64) (*pb.ReportGateway, []*Handle) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for r := range h.registrations {
+		index = min(index, r.index)
+	}
+	if h.inOrder == nil {
+		h.inOrder = slices.SortedFunc(maps.Values(h.sessions), func(a, b *Handle) int {
+			left, right := a.session.Load(), b.session.Load()
+			return cmp.Or(bytes.Compare(left.namespace[:], right.namespace[:]), bytes.Compare(left.instance[:], right.instance[:]))
+		})
+	}
+	return &pb.ReportGateway{GatewayId: h.cfg.GatewayID, Incarnation: idBytes(h.incarnation), AppliedIndex: index}, h.inOrder
+}
+
+// silent is for how long nothing was heard of a session, and whether it is listed.
+func (h *Hub) silent(handle *Handle, now time.Time) (silent time.Duration, listed bool) {
+	silent = now.Sub(handle.conn.Heard())
+	if silent >= h.cfg.LiveFor {
+		// Only a process that was stopped gets here, the surface cuts a
+		// silent peer itself. What is not listed must not stay either.
+		handle.conn.Close(schema.Errorf(schema.SessionExpired, "nothing was heard for %s", h.cfg.LiveFor))
+		return silent, false
+	}
+	return max(silent, 0), true
 }
 
 // begin notes a registration before its command is submitted.
@@ -298,6 +343,7 @@ func (h *Hub) finish(r *registration, handle *Handle) {
 	delete(h.registrations, r)
 	if handle != nil {
 		h.sessions[handle.session.Load().id] = handle
+		h.inOrder = nil
 		h.counters.Sessions.Add(1)
 	}
 	waiting := h.parked
@@ -316,6 +362,7 @@ func (h *Hub) forget(id schema.ID, handle *Handle) bool {
 		return false
 	}
 	delete(h.sessions, id)
+	h.inOrder = nil
 	h.counters.Sessions.Add(-1)
 	return true
 }

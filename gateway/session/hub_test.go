@@ -23,7 +23,7 @@ func TestTheGatewayReportsItselfEveryTwoSeconds(t *testing.T) {
 		if len(all) != 6 {
 			t.Fatalf("%d reports in ten seconds, want 6", len(all))
 		}
-		if first := all[0]; len(first.GetSessions()) != 0 || first.GetAppliedIndex() != 5 {
+		if first := all[0]; len(first.GetInShort().GetSilentMs()) != 0 || first.GetAppliedIndex() != 5 {
 			t.Errorf("the first report is %v", first)
 		}
 		for _, r := range all {
@@ -32,10 +32,10 @@ func TestTheGatewayReportsItselfEveryTwoSeconds(t *testing.T) {
 			}
 		}
 		last := all[5]
-		if last.GetAppliedIndex() != 40 || len(last.GetSessions()) != 1 {
+		if last.GetAppliedIndex() != 40 || len(last.GetInShort().GetSilentMs()) != 1 {
 			t.Fatalf("the last report is %v", last)
 		}
-		s := last.GetSessions()[0]
+		s := g.list(40, time.Now()).GetSessions()[0]
 		if !bytes.Equal(s.GetSessionId(), idBytes(sessionID)) || s.GetEpoch() != 7 ||
 			!bytes.Equal(s.GetInstanceId(), idBytes(instanceID)) || !bytes.Equal(s.GetNamespaceId(), idBytes(namespaceID)) {
 			t.Errorf("it lists %v", s)
@@ -162,15 +162,15 @@ func TestAReportDoesNotSpeakAboutARegistrationUnderWay(t *testing.T) {
 		}()
 		time.Sleep(3 * time.Second)
 		all := commands(g.state, reports)
-		if last := all[len(all)-1]; last.GetAppliedIndex() != 5 || len(last.GetSessions()) != 0 {
-			t.Errorf("the report says %d with %d sessions; want 5, below the registration", last.GetAppliedIndex(), len(last.GetSessions()))
+		if last := all[len(all)-1]; last.GetAppliedIndex() != 5 || len(last.GetInShort().GetSilentMs()) != 0 {
+			t.Errorf("the report says %d with %d sessions; want 5, below the registration", last.GetAppliedIndex(), len(last.GetInShort().GetSilentMs()))
 		}
 		close(answered)
 		<-registered
 		time.Sleep(2 * time.Second) // at five seconds, a second after a report
 		all = commands(g.state, reports)
-		if last := all[len(all)-1]; last.GetAppliedIndex() != 7 || len(last.GetSessions()) != 1 {
-			t.Errorf("the next report says %d with %d sessions", last.GetAppliedIndex(), len(last.GetSessions()))
+		if last := all[len(all)-1]; last.GetAppliedIndex() != 7 || len(last.GetInShort().GetSilentMs()) != 1 {
+			t.Errorf("the next report says %d with %d sessions", last.GetAppliedIndex(), len(last.GetInShort().GetSilentMs()))
 		}
 		h.Close()
 	})
@@ -194,7 +194,7 @@ func TestARegistrationOfUnknownOutcomeIsLeftToTheReport(t *testing.T) {
 		g.state.set(func(b *backend) { b.index, b.answer = 8, nil })
 		time.Sleep(2*time.Second + 1)
 		all := commands(g.state, reports)
-		if last := all[len(all)-1]; last.GetAppliedIndex() != 8 || len(last.GetSessions()) != 0 {
+		if last := all[len(all)-1]; last.GetAppliedIndex() != 8 || len(last.GetInShort().GetSilentMs()) != 0 {
 			t.Errorf("the report is %v; it has to cover the lost registration", last)
 		}
 		if _, refusal := h.Register(t.Context(), ident("m"), aHello); refusal != nil {
@@ -252,7 +252,7 @@ func TestASilentConnectionIsNeitherListedNorKept(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		equal(t, "told", told.told(), []string{"close session_expired"})
 		all := commands(g.state, reports)
-		if last := all[len(all)-1]; len(last.GetSessions()) != 0 {
+		if last := all[len(all)-1]; len(last.GetInShort().GetSilentMs()) != 0 {
 			t.Error("it is listed")
 		}
 		synctest.Wait()
@@ -260,6 +260,41 @@ func TestASilentConnectionIsNeitherListedNorKept(t *testing.T) {
 			t.Errorf("%d sessions were reported as closed, want it", n)
 		}
 		h.Close()
+	})
+}
+
+// A report in short says of which sessions the gateway knows; when the state knows
+// others, it is told at once which they are.
+func TestTheListIsSentWhenTheStateAsksForIt(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, g *gateway) {
+		h, told := g.worker(t, aHello)
+		defer h.Close()
+		newer, _ := g.worker(t, func() Registration { r := aHello; r.InstanceID[0]++; return r }())
+		defer newer.Close()
+		newer.session.Store(&session{id: ident("new"), epoch: 10, instance: ident("other"), namespace: namespaceID})
+		told.mu.Lock()
+		told.heard = time.Now().Add(-1500 * time.Millisecond)
+		told.mu.Unlock()
+		g.state.set(func(b *backend) {
+			b.index = 9
+			b.answer = func(cmd *pb.Command) *pb.Result {
+				if cmd.GetReportGateway().GetInShort() == nil {
+					return nil
+				}
+				return &pb.Result{Body: &pb.Result_Gateway{Gateway: &pb.GatewayResult{List: true}}}
+			}
+		})
+		time.Sleep(2*time.Second + time.Millisecond)
+		all := commands(g.state, reports)
+		short, list := all[len(all)-2], all[len(all)-1]
+		digest := pb.NewSessionsDigest()
+		digest.Add(sessionID, 7)
+		if !bytes.Equal(short.GetInShort().GetDigest(), digest.Sum()) || len(short.GetInShort().GetSilentMs()) != 1 || short.GetInShort().GetSilentMs()[0] < 1500 {
+			t.Errorf("in short it is %v, want the session of epoch 7 alone", short)
+		}
+		if list.GetInShort() != nil || len(list.GetSessions()) != 2 {
+			t.Errorf("the list is %v", list)
+		}
 	})
 }
 
@@ -273,7 +308,7 @@ func TestReportsAreSorted(t *testing.T) {
 		}
 		body := g.list(9, time.Now())
 		if len(body.GetSessions()) != 20 || !slices.IsSortedFunc(body.GetSessions(), func(a, b *pb.SessionEntry) int {
-			return bytes.Compare(a.GetSessionId(), b.GetSessionId())
+			return bytes.Compare(a.GetInstanceId(), b.GetInstanceId())
 		}) {
 			t.Errorf("sessions: %v", body.GetSessions())
 		}

@@ -49,6 +49,7 @@ type Result struct {
 	Key      *KeyAnswer
 	Instance *Instance
 	Gone     []Gone
+	List     bool // a gateway's report in short is of other sessions
 	Token    *Token
 
 	Schedule   *Schedule

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"bytes"
+	"cmp"
 	"slices"
 
 	pb "pulse/proto/pulse/v1"
@@ -180,6 +182,25 @@ func (m *Model) gatewayLives(id, incarnation string) {
 	}
 }
 
+// SessionsInShort is what a gateway says in short that knows of its sessions up to an
+// index what the model knows.
+func (m *Model) SessionsInShort(gateway string, index uint64) (digest []byte, n int) {
+	var all []*Instance
+	for _, i := range m.Instances {
+		if i.GatewayID == gateway && i.Connected && i.Epoch <= index {
+			all = append(all, i)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Instance) int {
+		return cmp.Or(bytes.Compare(a.Namespace.ID[:], b.Namespace.ID[:]), bytes.Compare(a.ID[:], b.ID[:]))
+	})
+	d := pb.NewSessionsDigest()
+	for _, i := range all {
+		d.Add(i.SessionID, i.Epoch)
+	}
+	return d.Sum(), len(all)
+}
+
 func (m *Model) reportGateway(b *pb.ReportGateway) Result {
 	if b.Leaving {
 		if g := m.gateway(b.GatewayId); g != nil && g.Incarnation == string(b.Incarnation) {
@@ -188,6 +209,10 @@ func (m *Model) reportGateway(b *pb.ReportGateway) Result {
 		return Result{}
 	}
 	m.gatewayLives(b.GatewayId, string(b.Incarnation))
+	if b.InShort != nil {
+		digest, n := m.SessionsInShort(b.GatewayId, b.AppliedIndex)
+		return Result{List: n != len(b.InShort.SilentMs) || !bytes.Equal(digest, b.InShort.Digest)}
+	}
 	var res Result
 	for _, s := range b.Sessions {
 		i := m.instance(m.namespaceByID(toID(s.NamespaceId)), toID(s.InstanceId))

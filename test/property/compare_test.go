@@ -480,6 +480,9 @@ func (w *world) compareResult(r *pb.Result, want *model.Result) string {
 			return fmt.Sprintf("key %v, the model has it free", k)
 		}
 	}
+	if list := r.GetGateway().GetList(); list != want.List {
+		return fmt.Sprintf("the list is asked for: %t, the model %t", list, want.List)
+	}
 	var gone, wantGone []string
 	for _, g := range r.GetGateway().GetGone() {
 		gone = append(gone, fmt.Sprintf("%x %s", g.SessionId, g.Code))

@@ -693,6 +693,10 @@ func genReport(w *world, r *rand.Rand) *pb.Command {
 	if oneIn(r, 3) {
 		b.AppliedIndex = w.index - min(w.index, r.Uint64N(10))
 	}
+	if oneIn(r, 3) {
+		b.InShort = w.inShort(b, r)
+		return &pb.Command{Caller: &pb.Caller{Principal: "node/" + b.GatewayId}, Body: &pb.Command_ReportGateway{ReportGateway: b}}
+	}
 	for _, i := range w.model.Instances {
 		if i.GatewayID == b.GatewayId && (i.Connected || oneIn(r, 4)) && !oneIn(r, 8) {
 			b.Sessions = append(b.Sessions, sessionEntry(i, i.SessionID, i.Epoch))
@@ -705,6 +709,22 @@ func genReport(w *world, r *rand.Rand) *pb.Command {
 	}
 	b.Leaving = oneIn(r, 25)
 	return &pb.Command{Caller: &pb.Caller{Principal: "node/" + b.GatewayId}, Body: &pb.Command_ReportGateway{ReportGateway: b}}
+}
+
+// inShort says what the model knows, and now and then something else.
+func (w *world) inShort(b *pb.ReportGateway, r *rand.Rand) *pb.SessionsInShort {
+	digest, n := w.model.SessionsInShort(b.GatewayId, b.AppliedIndex)
+	short := &pb.SessionsInShort{Digest: digest}
+	for range n {
+		short.SilentMs = append(short.SilentMs, r.Uint32N(30_000))
+	}
+	switch {
+	case oneIn(r, 6):
+		short.SilentMs = append(short.SilentMs, 1)
+	case oneIn(r, 6):
+		short.Digest = short.Digest[:31]
+	}
+	return short
 }
 
 func sessionEntry(i *model.Instance, session id, epoch uint64) *pb.SessionEntry {

@@ -157,6 +157,7 @@ func (j *judge) unlike(r *pb.Result, want *model.Result) string {
 		note("key held", len(r.GetKey().GetHolderTaskId()) != 0, want.Key.Holder != nil)
 	}
 	noteSchedule(note, r, want)
+	note("list", r.GetGateway().GetList(), want.List)
 	var gone, wantGone []string
 	for _, g := range r.GetGateway().GetGone() {
 		gone = append(gone, fmt.Sprintf("%x %s", g.SessionId, g.Code))

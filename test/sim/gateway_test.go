@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"hash/fnv"
 	"slices"
 
@@ -109,12 +110,22 @@ func (g *gateway) appliedIndex() uint64 {
 // those that it is answered are none any more.
 func (g *gateway) report() {
 	began := g.s.now
-	index := g.appliedIndex() // before the list: what is newer is not spoken about
-	body := g.list(index)
+	again := func(*pb.GatewayResult) { g.s.after(g.p, max(0, reportEvery-(g.s.now-began)), g.report) }
+	g.tell(g.inShort(g.appliedIndex()), func(answer *pb.GatewayResult) {
+		if answer.GetList() {
+			g.tell(g.list(g.appliedIndex()), again)
+			return
+		}
+		again(answer)
+	})
+}
+
+// tell hands a report in and does what the answer says, if there is one.
+func (g *gateway) tell(body *pb.ReportGateway, then func(*pb.GatewayResult)) {
 	g.send([]*pb.Command{{Id: bytesOf(g.s.newID()), Caller: g.caller, Body: &pb.Command_ReportGateway{ReportGateway: body}}},
 		reportWithin, func(results []*pb.Result, refused *refusal) {
-			g.s.after(g.p, reportEvery-(g.s.now-began), g.report)
 			if refused != nil || results[0].Code != "" {
+				then(nil)
 				return
 			}
 			if !g.ready {
@@ -127,6 +138,7 @@ func (g *gateway) report() {
 			for _, gone := range results[0].GetGateway().GetGone() {
 				g.end(toID(gone.SessionId), schema.Code(gone.Code))
 			}
+			then(results[0].GetGateway())
 		})
 }
 
@@ -141,6 +153,24 @@ func (g *gateway) send(commands []*pb.Command, within int64, done answerFunc) {
 	}
 	g.s.after(g.p, within, func() { end(nil, refuse(schema.ResultUnknown)) })
 	g.submit(commands, within, end)
+}
+
+// inShort makes a report of the sessions that list would name, up to its index.
+func (g *gateway) inShort(index uint64) *pb.ReportGateway {
+	body := g.list(index)
+	slices.SortFunc(body.Sessions, func(a, b *pb.SessionEntry) int {
+		return cmp.Or(bytes.Compare(a.NamespaceId, b.NamespaceId), bytes.Compare(a.InstanceId, b.InstanceId))
+	})
+	digest := pb.NewSessionsDigest()
+	body.InShort = &pb.SessionsInShort{}
+	for _, s := range body.Sessions {
+		if s.Epoch <= body.AppliedIndex {
+			digest.Add(toID(s.SessionId), s.Epoch)
+			body.InShort.SilentMs = append(body.InShort.SilentMs, 0)
+		}
+	}
+	body.InShort.Digest, body.Sessions = digest.Sum(), nil
+	return body
 }
 
 // list makes a report. Its index stays below every registration under way.

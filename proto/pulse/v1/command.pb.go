@@ -2695,7 +2695,8 @@ type ReportGateway struct {
 	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	AppliedIndex  uint64                 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"` // seen by the gateway when it made the list, as clients see it
 	Sessions      []*SessionEntry        `protobuf:"bytes,4,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	Leaving       bool                   `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"` // the process is shutting down: disconnect what is left now
+	Leaving       bool                   `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`               // the process is shutting down: disconnect what is left now
+	InShort       *SessionsInShort       `protobuf:"bytes,6,opt,name=in_short,json=inShort,proto3" json:"in_short,omitempty"` // in place of sessions
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2765,6 +2766,69 @@ func (x *ReportGateway) GetLeaving() bool {
 	return false
 }
 
+func (x *ReportGateway) GetInShort() *SessionsInShort {
+	if x != nil {
+		return x.InShort
+	}
+	return nil
+}
+
+// SessionsInShort stands for a list of those sessions of a gateway whose epoch is at
+// or below the report's applied_index, in the order of their namespaces' and then of
+// their instances' ids. If the state has others, nothing but the gateway's own life
+// is renewed, and the answer asks for the list.
+type SessionsInShort struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`                             // see SessionsDigest
+	SilentMs      []uint32               `protobuf:"varint,2,rep,packed,name=silent_ms,json=silentMs,proto3" json:"silent_ms,omitempty"` // of each, since its last frame
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionsInShort) Reset() {
+	*x = SessionsInShort{}
+	mi := &file_pulse_v1_command_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionsInShort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionsInShort) ProtoMessage() {}
+
+func (x *SessionsInShort) ProtoReflect() protoreflect.Message {
+	mi := &file_pulse_v1_command_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionsInShort.ProtoReflect.Descriptor instead.
+func (*SessionsInShort) Descriptor() ([]byte, []int) {
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *SessionsInShort) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *SessionsInShort) GetSilentMs() []uint32 {
+	if x != nil {
+		return x.SilentMs
+	}
+	return nil
+}
+
 type SessionEntry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SessionId     []byte                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
@@ -2778,7 +2842,7 @@ type SessionEntry struct {
 
 func (x *SessionEntry) Reset() {
 	*x = SessionEntry{}
-	mi := &file_pulse_v1_command_proto_msgTypes[31]
+	mi := &file_pulse_v1_command_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2790,7 +2854,7 @@ func (x *SessionEntry) String() string {
 func (*SessionEntry) ProtoMessage() {}
 
 func (x *SessionEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[31]
+	mi := &file_pulse_v1_command_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2803,7 +2867,7 @@ func (x *SessionEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEntry.ProtoReflect.Descriptor instead.
 func (*SessionEntry) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{31}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SessionEntry) GetSessionId() []byte {
@@ -2851,7 +2915,7 @@ type SessionRef struct {
 
 func (x *SessionRef) Reset() {
 	*x = SessionRef{}
-	mi := &file_pulse_v1_command_proto_msgTypes[32]
+	mi := &file_pulse_v1_command_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2863,7 +2927,7 @@ func (x *SessionRef) String() string {
 func (*SessionRef) ProtoMessage() {}
 
 func (x *SessionRef) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[32]
+	mi := &file_pulse_v1_command_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2876,7 +2940,7 @@ func (x *SessionRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRef.ProtoReflect.Descriptor instead.
 func (*SessionRef) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{32}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SessionRef) GetInstanceId() []byte {
@@ -2904,7 +2968,7 @@ type AttemptRef struct {
 
 func (x *AttemptRef) Reset() {
 	*x = AttemptRef{}
-	mi := &file_pulse_v1_command_proto_msgTypes[33]
+	mi := &file_pulse_v1_command_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2916,7 +2980,7 @@ func (x *AttemptRef) String() string {
 func (*AttemptRef) ProtoMessage() {}
 
 func (x *AttemptRef) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[33]
+	mi := &file_pulse_v1_command_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2929,7 +2993,7 @@ func (x *AttemptRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptRef.ProtoReflect.Descriptor instead.
 func (*AttemptRef) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{33}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AttemptRef) GetTaskId() []byte {
@@ -2963,7 +3027,7 @@ type StartAttempt struct {
 
 func (x *StartAttempt) Reset() {
 	*x = StartAttempt{}
-	mi := &file_pulse_v1_command_proto_msgTypes[34]
+	mi := &file_pulse_v1_command_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2975,7 +3039,7 @@ func (x *StartAttempt) String() string {
 func (*StartAttempt) ProtoMessage() {}
 
 func (x *StartAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[34]
+	mi := &file_pulse_v1_command_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2988,7 +3052,7 @@ func (x *StartAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartAttempt.ProtoReflect.Descriptor instead.
 func (*StartAttempt) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{34}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StartAttempt) GetSession() *SessionRef {
@@ -3015,7 +3079,7 @@ type RenewAttempt struct {
 
 func (x *RenewAttempt) Reset() {
 	*x = RenewAttempt{}
-	mi := &file_pulse_v1_command_proto_msgTypes[35]
+	mi := &file_pulse_v1_command_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3027,7 +3091,7 @@ func (x *RenewAttempt) String() string {
 func (*RenewAttempt) ProtoMessage() {}
 
 func (x *RenewAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[35]
+	mi := &file_pulse_v1_command_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3040,7 +3104,7 @@ func (x *RenewAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewAttempt.ProtoReflect.Descriptor instead.
 func (*RenewAttempt) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{35}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RenewAttempt) GetSession() *SessionRef {
@@ -3071,7 +3135,7 @@ type FinishAttempt struct {
 
 func (x *FinishAttempt) Reset() {
 	*x = FinishAttempt{}
-	mi := &file_pulse_v1_command_proto_msgTypes[36]
+	mi := &file_pulse_v1_command_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3083,7 +3147,7 @@ func (x *FinishAttempt) String() string {
 func (*FinishAttempt) ProtoMessage() {}
 
 func (x *FinishAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[36]
+	mi := &file_pulse_v1_command_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3096,7 +3160,7 @@ func (x *FinishAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishAttempt.ProtoReflect.Descriptor instead.
 func (*FinishAttempt) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{36}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *FinishAttempt) GetSession() *SessionRef {
@@ -3151,7 +3215,7 @@ type ResumeAttempt struct {
 
 func (x *ResumeAttempt) Reset() {
 	*x = ResumeAttempt{}
-	mi := &file_pulse_v1_command_proto_msgTypes[37]
+	mi := &file_pulse_v1_command_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3163,7 +3227,7 @@ func (x *ResumeAttempt) String() string {
 func (*ResumeAttempt) ProtoMessage() {}
 
 func (x *ResumeAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[37]
+	mi := &file_pulse_v1_command_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3176,7 +3240,7 @@ func (x *ResumeAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeAttempt.ProtoReflect.Descriptor instead.
 func (*ResumeAttempt) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{37}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ResumeAttempt) GetSession() *SessionRef {
@@ -3203,7 +3267,7 @@ type FreeKey struct {
 
 func (x *FreeKey) Reset() {
 	*x = FreeKey{}
-	mi := &file_pulse_v1_command_proto_msgTypes[38]
+	mi := &file_pulse_v1_command_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3215,7 +3279,7 @@ func (x *FreeKey) String() string {
 func (*FreeKey) ProtoMessage() {}
 
 func (x *FreeKey) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[38]
+	mi := &file_pulse_v1_command_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3228,7 +3292,7 @@ func (x *FreeKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeKey.ProtoReflect.Descriptor instead.
 func (*FreeKey) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{38}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *FreeKey) GetKey() string {
@@ -3257,7 +3321,7 @@ type SetCluster struct {
 
 func (x *SetCluster) Reset() {
 	*x = SetCluster{}
-	mi := &file_pulse_v1_command_proto_msgTypes[39]
+	mi := &file_pulse_v1_command_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3269,7 +3333,7 @@ func (x *SetCluster) String() string {
 func (*SetCluster) ProtoMessage() {}
 
 func (x *SetCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[39]
+	mi := &file_pulse_v1_command_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3346,7 @@ func (x *SetCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetCluster.ProtoReflect.Descriptor instead.
 func (*SetCluster) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{39}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetCluster) GetEventRetentionMs() int64 {
@@ -3319,7 +3383,7 @@ type CompareStates struct {
 
 func (x *CompareStates) Reset() {
 	*x = CompareStates{}
-	mi := &file_pulse_v1_command_proto_msgTypes[40]
+	mi := &file_pulse_v1_command_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3331,7 +3395,7 @@ func (x *CompareStates) String() string {
 func (*CompareStates) ProtoMessage() {}
 
 func (x *CompareStates) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[40]
+	mi := &file_pulse_v1_command_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3344,7 +3408,7 @@ func (x *CompareStates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareStates.ProtoReflect.Descriptor instead.
 func (*CompareStates) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{40}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CompareStates) GetIndex() uint64 {
@@ -3378,7 +3442,7 @@ type StateReport struct {
 
 func (x *StateReport) Reset() {
 	*x = StateReport{}
-	mi := &file_pulse_v1_command_proto_msgTypes[41]
+	mi := &file_pulse_v1_command_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3390,7 +3454,7 @@ func (x *StateReport) String() string {
 func (*StateReport) ProtoMessage() {}
 
 func (x *StateReport) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[41]
+	mi := &file_pulse_v1_command_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3403,7 +3467,7 @@ func (x *StateReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateReport.ProtoReflect.Descriptor instead.
 func (*StateReport) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{41}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StateReport) GetNodeId() string {
@@ -3430,7 +3494,7 @@ type Violation struct {
 
 func (x *Violation) Reset() {
 	*x = Violation{}
-	mi := &file_pulse_v1_command_proto_msgTypes[42]
+	mi := &file_pulse_v1_command_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3442,7 +3506,7 @@ func (x *Violation) String() string {
 func (*Violation) ProtoMessage() {}
 
 func (x *Violation) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[42]
+	mi := &file_pulse_v1_command_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3455,7 +3519,7 @@ func (x *Violation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Violation.ProtoReflect.Descriptor instead.
 func (*Violation) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{42}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Violation) GetPath() string {
@@ -3505,7 +3569,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_pulse_v1_command_proto_msgTypes[43]
+	mi := &file_pulse_v1_command_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3517,7 +3581,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[43]
+	mi := &file_pulse_v1_command_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3530,7 +3594,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{43}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Result) GetCode() string {
@@ -3798,7 +3862,7 @@ type TaskResult struct {
 
 func (x *TaskResult) Reset() {
 	*x = TaskResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[44]
+	mi := &file_pulse_v1_command_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3810,7 +3874,7 @@ func (x *TaskResult) String() string {
 func (*TaskResult) ProtoMessage() {}
 
 func (x *TaskResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[44]
+	mi := &file_pulse_v1_command_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3823,7 +3887,7 @@ func (x *TaskResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskResult.ProtoReflect.Descriptor instead.
 func (*TaskResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{44}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *TaskResult) GetTask() *TaskView {
@@ -3858,7 +3922,7 @@ type SessionResult struct {
 
 func (x *SessionResult) Reset() {
 	*x = SessionResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[45]
+	mi := &file_pulse_v1_command_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3870,7 +3934,7 @@ func (x *SessionResult) String() string {
 func (*SessionResult) ProtoMessage() {}
 
 func (x *SessionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[45]
+	mi := &file_pulse_v1_command_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3883,7 +3947,7 @@ func (x *SessionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResult.ProtoReflect.Descriptor instead.
 func (*SessionResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{45}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SessionResult) GetSessionId() []byte {
@@ -3970,7 +4034,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_pulse_v1_command_proto_msgTypes[46]
+	mi := &file_pulse_v1_command_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3982,7 +4046,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[46]
+	mi := &file_pulse_v1_command_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3995,7 +4059,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{46}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Lease) GetActive() bool {
@@ -4044,7 +4108,7 @@ type OperationResult struct {
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[47]
+	mi := &file_pulse_v1_command_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4056,7 +4120,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[47]
+	mi := &file_pulse_v1_command_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4069,7 +4133,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{47}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *OperationResult) GetReceipt() *ReceiptRow {
@@ -4102,7 +4166,7 @@ type BulkResult struct {
 
 func (x *BulkResult) Reset() {
 	*x = BulkResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[48]
+	mi := &file_pulse_v1_command_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4114,7 +4178,7 @@ func (x *BulkResult) String() string {
 func (*BulkResult) ProtoMessage() {}
 
 func (x *BulkResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[48]
+	mi := &file_pulse_v1_command_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4127,7 +4191,7 @@ func (x *BulkResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkResult.ProtoReflect.Descriptor instead.
 func (*BulkResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{48}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *BulkResult) GetItems() []*BulkItem {
@@ -4150,7 +4214,7 @@ type BulkItem struct {
 
 func (x *BulkItem) Reset() {
 	*x = BulkItem{}
-	mi := &file_pulse_v1_command_proto_msgTypes[49]
+	mi := &file_pulse_v1_command_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4162,7 +4226,7 @@ func (x *BulkItem) String() string {
 func (*BulkItem) ProtoMessage() {}
 
 func (x *BulkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[49]
+	mi := &file_pulse_v1_command_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4175,7 +4239,7 @@ func (x *BulkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkItem.ProtoReflect.Descriptor instead.
 func (*BulkItem) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{49}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *BulkItem) GetTaskId() []byte {
@@ -4217,13 +4281,14 @@ func (x *BulkItem) GetRevision() uint64 {
 type GatewayResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Gone          []*GoneSession         `protobuf:"bytes,1,rep,name=gone,proto3" json:"gone,omitempty"`
+	List          bool                   `protobuf:"varint,2,opt,name=list,proto3" json:"list,omitempty"` // the state has other sessions of this gateway: list them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GatewayResult) Reset() {
 	*x = GatewayResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[50]
+	mi := &file_pulse_v1_command_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4235,7 +4300,7 @@ func (x *GatewayResult) String() string {
 func (*GatewayResult) ProtoMessage() {}
 
 func (x *GatewayResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[50]
+	mi := &file_pulse_v1_command_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4248,7 +4313,7 @@ func (x *GatewayResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayResult.ProtoReflect.Descriptor instead.
 func (*GatewayResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{50}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GatewayResult) GetGone() []*GoneSession {
@@ -4256,6 +4321,13 @@ func (x *GatewayResult) GetGone() []*GoneSession {
 		return x.Gone
 	}
 	return nil
+}
+
+func (x *GatewayResult) GetList() bool {
+	if x != nil {
+		return x.List
+	}
+	return false
 }
 
 type GoneSession struct {
@@ -4268,7 +4340,7 @@ type GoneSession struct {
 
 func (x *GoneSession) Reset() {
 	*x = GoneSession{}
-	mi := &file_pulse_v1_command_proto_msgTypes[51]
+	mi := &file_pulse_v1_command_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4280,7 +4352,7 @@ func (x *GoneSession) String() string {
 func (*GoneSession) ProtoMessage() {}
 
 func (x *GoneSession) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[51]
+	mi := &file_pulse_v1_command_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4293,7 +4365,7 @@ func (x *GoneSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoneSession.ProtoReflect.Descriptor instead.
 func (*GoneSession) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{51}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GoneSession) GetSessionId() []byte {
@@ -4321,7 +4393,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_pulse_v1_command_proto_msgTypes[52]
+	mi := &file_pulse_v1_command_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4333,7 +4405,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[52]
+	mi := &file_pulse_v1_command_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4346,7 +4418,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{52}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Waiting) GetReason() WaitingReason {
@@ -4384,7 +4456,7 @@ type LeaseView struct {
 
 func (x *LeaseView) Reset() {
 	*x = LeaseView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[53]
+	mi := &file_pulse_v1_command_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4396,7 +4468,7 @@ func (x *LeaseView) String() string {
 func (*LeaseView) ProtoMessage() {}
 
 func (x *LeaseView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[53]
+	mi := &file_pulse_v1_command_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4409,7 +4481,7 @@ func (x *LeaseView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseView.ProtoReflect.Descriptor instead.
 func (*LeaseView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{53}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *LeaseView) GetAttemptId() []byte {
@@ -4471,7 +4543,7 @@ type TaskView struct {
 
 func (x *TaskView) Reset() {
 	*x = TaskView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[54]
+	mi := &file_pulse_v1_command_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4483,7 +4555,7 @@ func (x *TaskView) String() string {
 func (*TaskView) ProtoMessage() {}
 
 func (x *TaskView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[54]
+	mi := &file_pulse_v1_command_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4496,7 +4568,7 @@ func (x *TaskView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskView.ProtoReflect.Descriptor instead.
 func (*TaskView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{54}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *TaskView) GetTask() *TaskRow {
@@ -4570,7 +4642,7 @@ type QueueView struct {
 
 func (x *QueueView) Reset() {
 	*x = QueueView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[55]
+	mi := &file_pulse_v1_command_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4582,7 +4654,7 @@ func (x *QueueView) String() string {
 func (*QueueView) ProtoMessage() {}
 
 func (x *QueueView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[55]
+	mi := &file_pulse_v1_command_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4595,7 +4667,7 @@ func (x *QueueView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueView.ProtoReflect.Descriptor instead.
 func (*QueueView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{55}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *QueueView) GetQueue() *QueueRow {
@@ -4662,7 +4734,7 @@ type KeyView struct {
 
 func (x *KeyView) Reset() {
 	*x = KeyView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[56]
+	mi := &file_pulse_v1_command_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4674,7 +4746,7 @@ func (x *KeyView) String() string {
 func (*KeyView) ProtoMessage() {}
 
 func (x *KeyView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[56]
+	mi := &file_pulse_v1_command_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4687,7 +4759,7 @@ func (x *KeyView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyView.ProtoReflect.Descriptor instead.
 func (*KeyView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{56}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *KeyView) GetKey() string {
@@ -4754,7 +4826,7 @@ type WorkerView struct {
 
 func (x *WorkerView) Reset() {
 	*x = WorkerView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[57]
+	mi := &file_pulse_v1_command_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4766,7 +4838,7 @@ func (x *WorkerView) String() string {
 func (*WorkerView) ProtoMessage() {}
 
 func (x *WorkerView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[57]
+	mi := &file_pulse_v1_command_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4779,7 +4851,7 @@ func (x *WorkerView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerView.ProtoReflect.Descriptor instead.
 func (*WorkerView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{57}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *WorkerView) GetInstance() *InstanceRow {
@@ -4848,7 +4920,7 @@ type HeldLease struct {
 
 func (x *HeldLease) Reset() {
 	*x = HeldLease{}
-	mi := &file_pulse_v1_command_proto_msgTypes[58]
+	mi := &file_pulse_v1_command_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4860,7 +4932,7 @@ func (x *HeldLease) String() string {
 func (*HeldLease) ProtoMessage() {}
 
 func (x *HeldLease) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[58]
+	mi := &file_pulse_v1_command_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4873,7 +4945,7 @@ func (x *HeldLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldLease.ProtoReflect.Descriptor instead.
 func (*HeldLease) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{58}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *HeldLease) GetTaskId() []byte {
@@ -4947,7 +5019,7 @@ type ScheduleView struct {
 
 func (x *ScheduleView) Reset() {
 	*x = ScheduleView{}
-	mi := &file_pulse_v1_command_proto_msgTypes[59]
+	mi := &file_pulse_v1_command_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4959,7 +5031,7 @@ func (x *ScheduleView) String() string {
 func (*ScheduleView) ProtoMessage() {}
 
 func (x *ScheduleView) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[59]
+	mi := &file_pulse_v1_command_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4972,7 +5044,7 @@ func (x *ScheduleView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleView.ProtoReflect.Descriptor instead.
 func (*ScheduleView) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{59}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ScheduleView) GetSchedule() *ScheduleRow {
@@ -5033,7 +5105,7 @@ type BackfillResult struct {
 
 func (x *BackfillResult) Reset() {
 	*x = BackfillResult{}
-	mi := &file_pulse_v1_command_proto_msgTypes[60]
+	mi := &file_pulse_v1_command_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5045,7 +5117,7 @@ func (x *BackfillResult) String() string {
 func (*BackfillResult) ProtoMessage() {}
 
 func (x *BackfillResult) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[60]
+	mi := &file_pulse_v1_command_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5058,7 +5130,7 @@ func (x *BackfillResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackfillResult.ProtoReflect.Descriptor instead.
 func (*BackfillResult) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{60}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *BackfillResult) GetItems() []*BackfillItem {
@@ -5081,7 +5153,7 @@ type BackfillItem struct {
 
 func (x *BackfillItem) Reset() {
 	*x = BackfillItem{}
-	mi := &file_pulse_v1_command_proto_msgTypes[61]
+	mi := &file_pulse_v1_command_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5093,7 +5165,7 @@ func (x *BackfillItem) String() string {
 func (*BackfillItem) ProtoMessage() {}
 
 func (x *BackfillItem) ProtoReflect() protoreflect.Message {
-	mi := &file_pulse_v1_command_proto_msgTypes[61]
+	mi := &file_pulse_v1_command_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5106,7 +5178,7 @@ func (x *BackfillItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackfillItem.ProtoReflect.Descriptor instead.
 func (*BackfillItem) Descriptor() ([]byte, []int) {
-	return file_pulse_v1_command_proto_rawDescGZIP(), []int{61}
+	return file_pulse_v1_command_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *BackfillItem) GetNominalUs() int64 {
@@ -5359,14 +5431,18 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\rundeliverable\x18\x02 \x01(\bR\rundeliverable\".\n" +
 	"\vDrainWorker\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\fR\n" +
-	"instanceId\"\xc3\x01\n" +
+	"instanceId\"\xf9\x01\n" +
 	"\rReportGateway\x12\x1d\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tR\tgatewayId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12#\n" +
 	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\x122\n" +
 	"\bsessions\x18\x04 \x03(\v2\x16.pulse.v1.SessionEntryR\bsessions\x12\x18\n" +
-	"\aleaving\x18\x05 \x01(\bR\aleaving\"\xa4\x01\n" +
+	"\aleaving\x18\x05 \x01(\bR\aleaving\x124\n" +
+	"\bin_short\x18\x06 \x01(\v2\x19.pulse.v1.SessionsInShortR\ainShort\"F\n" +
+	"\x0fSessionsInShort\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\x12\x1b\n" +
+	"\tsilent_ms\x18\x02 \x03(\rR\bsilentMs\"\xa4\x01\n" +
 	"\fSessionEntry\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\fR\tsessionId\x12\x14\n" +
@@ -5482,9 +5558,10 @@ const file_pulse_v1_command_proto_rawDesc = "" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1e\n" +
 	"\vnew_task_id\x18\x04 \x01(\fR\tnewTaskId\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\x04R\brevision\":\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\"N\n" +
 	"\rGatewayResult\x12)\n" +
-	"\x04gone\x18\x01 \x03(\v2\x15.pulse.v1.GoneSessionR\x04gone\"@\n" +
+	"\x04gone\x18\x01 \x03(\v2\x15.pulse.v1.GoneSessionR\x04gone\x12\x12\n" +
+	"\x04list\x18\x02 \x01(\bR\x04list\"@\n" +
 	"\vGoneSession\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\fR\tsessionId\x12\x12\n" +
@@ -5585,7 +5662,7 @@ func file_pulse_v1_command_proto_rawDescGZIP() []byte {
 }
 
 var file_pulse_v1_command_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pulse_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_pulse_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_pulse_v1_command_proto_goTypes = []any{
 	(BulkAction)(0),          // 0: pulse.v1.BulkAction
 	(*Entry)(nil),            // 1: pulse.v1.Entry
@@ -5619,56 +5696,57 @@ var file_pulse_v1_command_proto_goTypes = []any{
 	(*CloseSession)(nil),     // 29: pulse.v1.CloseSession
 	(*DrainWorker)(nil),      // 30: pulse.v1.DrainWorker
 	(*ReportGateway)(nil),    // 31: pulse.v1.ReportGateway
-	(*SessionEntry)(nil),     // 32: pulse.v1.SessionEntry
-	(*SessionRef)(nil),       // 33: pulse.v1.SessionRef
-	(*AttemptRef)(nil),       // 34: pulse.v1.AttemptRef
-	(*StartAttempt)(nil),     // 35: pulse.v1.StartAttempt
-	(*RenewAttempt)(nil),     // 36: pulse.v1.RenewAttempt
-	(*FinishAttempt)(nil),    // 37: pulse.v1.FinishAttempt
-	(*ResumeAttempt)(nil),    // 38: pulse.v1.ResumeAttempt
-	(*FreeKey)(nil),          // 39: pulse.v1.FreeKey
-	(*SetCluster)(nil),       // 40: pulse.v1.SetCluster
-	(*CompareStates)(nil),    // 41: pulse.v1.CompareStates
-	(*StateReport)(nil),      // 42: pulse.v1.StateReport
-	(*Violation)(nil),        // 43: pulse.v1.Violation
-	(*Result)(nil),           // 44: pulse.v1.Result
-	(*TaskResult)(nil),       // 45: pulse.v1.TaskResult
-	(*SessionResult)(nil),    // 46: pulse.v1.SessionResult
-	(*Lease)(nil),            // 47: pulse.v1.Lease
-	(*OperationResult)(nil),  // 48: pulse.v1.OperationResult
-	(*BulkResult)(nil),       // 49: pulse.v1.BulkResult
-	(*BulkItem)(nil),         // 50: pulse.v1.BulkItem
-	(*GatewayResult)(nil),    // 51: pulse.v1.GatewayResult
-	(*GoneSession)(nil),      // 52: pulse.v1.GoneSession
-	(*Waiting)(nil),          // 53: pulse.v1.Waiting
-	(*LeaseView)(nil),        // 54: pulse.v1.LeaseView
-	(*TaskView)(nil),         // 55: pulse.v1.TaskView
-	(*QueueView)(nil),        // 56: pulse.v1.QueueView
-	(*KeyView)(nil),          // 57: pulse.v1.KeyView
-	(*WorkerView)(nil),       // 58: pulse.v1.WorkerView
-	(*HeldLease)(nil),        // 59: pulse.v1.HeldLease
-	(*ScheduleView)(nil),     // 60: pulse.v1.ScheduleView
-	(*BackfillResult)(nil),   // 61: pulse.v1.BackfillResult
-	(*BackfillItem)(nil),     // 62: pulse.v1.BackfillItem
-	(RecoverySafety)(0),      // 63: pulse.v1.RecoverySafety
-	(*TraceContext)(nil),     // 64: pulse.v1.TraceContext
-	(ReviewDecision)(0),      // 65: pulse.v1.ReviewDecision
-	(*QueueSettings)(nil),    // 66: pulse.v1.QueueSettings
-	(*ScheduleSpec)(nil),     // 67: pulse.v1.ScheduleSpec
-	(*ZoneRow)(nil),          // 68: pulse.v1.ZoneRow
-	(*NamespaceQuota)(nil),   // 69: pulse.v1.NamespaceQuota
-	(*TokenGrant)(nil),       // 70: pulse.v1.TokenGrant
-	(*Capability)(nil),       // 71: pulse.v1.Capability
-	(Outcome)(0),             // 72: pulse.v1.Outcome
-	(*NamespaceRow)(nil),     // 73: pulse.v1.NamespaceRow
-	(*TokenRow)(nil),         // 74: pulse.v1.TokenRow
-	(AttemptState)(0),        // 75: pulse.v1.AttemptState
-	(*ReceiptRow)(nil),       // 76: pulse.v1.ReceiptRow
-	(WaitingReason)(0),       // 77: pulse.v1.WaitingReason
-	(*TaskRow)(nil),          // 78: pulse.v1.TaskRow
-	(*QueueRow)(nil),         // 79: pulse.v1.QueueRow
-	(*InstanceRow)(nil),      // 80: pulse.v1.InstanceRow
-	(*ScheduleRow)(nil),      // 81: pulse.v1.ScheduleRow
+	(*SessionsInShort)(nil),  // 32: pulse.v1.SessionsInShort
+	(*SessionEntry)(nil),     // 33: pulse.v1.SessionEntry
+	(*SessionRef)(nil),       // 34: pulse.v1.SessionRef
+	(*AttemptRef)(nil),       // 35: pulse.v1.AttemptRef
+	(*StartAttempt)(nil),     // 36: pulse.v1.StartAttempt
+	(*RenewAttempt)(nil),     // 37: pulse.v1.RenewAttempt
+	(*FinishAttempt)(nil),    // 38: pulse.v1.FinishAttempt
+	(*ResumeAttempt)(nil),    // 39: pulse.v1.ResumeAttempt
+	(*FreeKey)(nil),          // 40: pulse.v1.FreeKey
+	(*SetCluster)(nil),       // 41: pulse.v1.SetCluster
+	(*CompareStates)(nil),    // 42: pulse.v1.CompareStates
+	(*StateReport)(nil),      // 43: pulse.v1.StateReport
+	(*Violation)(nil),        // 44: pulse.v1.Violation
+	(*Result)(nil),           // 45: pulse.v1.Result
+	(*TaskResult)(nil),       // 46: pulse.v1.TaskResult
+	(*SessionResult)(nil),    // 47: pulse.v1.SessionResult
+	(*Lease)(nil),            // 48: pulse.v1.Lease
+	(*OperationResult)(nil),  // 49: pulse.v1.OperationResult
+	(*BulkResult)(nil),       // 50: pulse.v1.BulkResult
+	(*BulkItem)(nil),         // 51: pulse.v1.BulkItem
+	(*GatewayResult)(nil),    // 52: pulse.v1.GatewayResult
+	(*GoneSession)(nil),      // 53: pulse.v1.GoneSession
+	(*Waiting)(nil),          // 54: pulse.v1.Waiting
+	(*LeaseView)(nil),        // 55: pulse.v1.LeaseView
+	(*TaskView)(nil),         // 56: pulse.v1.TaskView
+	(*QueueView)(nil),        // 57: pulse.v1.QueueView
+	(*KeyView)(nil),          // 58: pulse.v1.KeyView
+	(*WorkerView)(nil),       // 59: pulse.v1.WorkerView
+	(*HeldLease)(nil),        // 60: pulse.v1.HeldLease
+	(*ScheduleView)(nil),     // 61: pulse.v1.ScheduleView
+	(*BackfillResult)(nil),   // 62: pulse.v1.BackfillResult
+	(*BackfillItem)(nil),     // 63: pulse.v1.BackfillItem
+	(RecoverySafety)(0),      // 64: pulse.v1.RecoverySafety
+	(*TraceContext)(nil),     // 65: pulse.v1.TraceContext
+	(ReviewDecision)(0),      // 66: pulse.v1.ReviewDecision
+	(*QueueSettings)(nil),    // 67: pulse.v1.QueueSettings
+	(*ScheduleSpec)(nil),     // 68: pulse.v1.ScheduleSpec
+	(*ZoneRow)(nil),          // 69: pulse.v1.ZoneRow
+	(*NamespaceQuota)(nil),   // 70: pulse.v1.NamespaceQuota
+	(*TokenGrant)(nil),       // 71: pulse.v1.TokenGrant
+	(*Capability)(nil),       // 72: pulse.v1.Capability
+	(Outcome)(0),             // 73: pulse.v1.Outcome
+	(*NamespaceRow)(nil),     // 74: pulse.v1.NamespaceRow
+	(*TokenRow)(nil),         // 75: pulse.v1.TokenRow
+	(AttemptState)(0),        // 76: pulse.v1.AttemptState
+	(*ReceiptRow)(nil),       // 77: pulse.v1.ReceiptRow
+	(WaitingReason)(0),       // 78: pulse.v1.WaitingReason
+	(*TaskRow)(nil),          // 79: pulse.v1.TaskRow
+	(*QueueRow)(nil),         // 80: pulse.v1.QueueRow
+	(*InstanceRow)(nil),      // 81: pulse.v1.InstanceRow
+	(*ScheduleRow)(nil),      // 82: pulse.v1.ScheduleRow
 }
 var file_pulse_v1_command_proto_depIdxs = []int32{
 	3,  // 0: pulse.v1.Entry.commands:type_name -> pulse.v1.Command
@@ -5689,13 +5767,13 @@ var file_pulse_v1_command_proto_depIdxs = []int32{
 	29, // 15: pulse.v1.Command.close_session:type_name -> pulse.v1.CloseSession
 	30, // 16: pulse.v1.Command.drain_worker:type_name -> pulse.v1.DrainWorker
 	31, // 17: pulse.v1.Command.report_gateway:type_name -> pulse.v1.ReportGateway
-	35, // 18: pulse.v1.Command.start_attempt:type_name -> pulse.v1.StartAttempt
-	36, // 19: pulse.v1.Command.renew_attempt:type_name -> pulse.v1.RenewAttempt
-	37, // 20: pulse.v1.Command.finish_attempt:type_name -> pulse.v1.FinishAttempt
-	38, // 21: pulse.v1.Command.resume_attempt:type_name -> pulse.v1.ResumeAttempt
-	39, // 22: pulse.v1.Command.free_key:type_name -> pulse.v1.FreeKey
-	40, // 23: pulse.v1.Command.set_cluster:type_name -> pulse.v1.SetCluster
-	41, // 24: pulse.v1.Command.compare_states:type_name -> pulse.v1.CompareStates
+	36, // 18: pulse.v1.Command.start_attempt:type_name -> pulse.v1.StartAttempt
+	37, // 19: pulse.v1.Command.renew_attempt:type_name -> pulse.v1.RenewAttempt
+	38, // 20: pulse.v1.Command.finish_attempt:type_name -> pulse.v1.FinishAttempt
+	39, // 21: pulse.v1.Command.resume_attempt:type_name -> pulse.v1.ResumeAttempt
+	40, // 22: pulse.v1.Command.free_key:type_name -> pulse.v1.FreeKey
+	41, // 23: pulse.v1.Command.set_cluster:type_name -> pulse.v1.SetCluster
+	42, // 24: pulse.v1.Command.compare_states:type_name -> pulse.v1.CompareStates
 	7,  // 25: pulse.v1.Command.run_task:type_name -> pulse.v1.RunTask
 	22, // 26: pulse.v1.Command.create_token:type_name -> pulse.v1.CreateToken
 	23, // 27: pulse.v1.Command.revoke_token:type_name -> pulse.v1.RevokeToken
@@ -5707,66 +5785,67 @@ var file_pulse_v1_command_proto_depIdxs = []int32{
 	17, // 33: pulse.v1.Command.trigger_schedule:type_name -> pulse.v1.TriggerSchedule
 	18, // 34: pulse.v1.Command.backfill_schedule:type_name -> pulse.v1.BackfillSchedule
 	19, // 35: pulse.v1.Command.put_zones:type_name -> pulse.v1.PutZones
-	63, // 36: pulse.v1.SubmitTask.recovery_safety:type_name -> pulse.v1.RecoverySafety
-	64, // 37: pulse.v1.SubmitTask.trace:type_name -> pulse.v1.TraceContext
-	65, // 38: pulse.v1.ReviewTask.decision:type_name -> pulse.v1.ReviewDecision
+	64, // 36: pulse.v1.SubmitTask.recovery_safety:type_name -> pulse.v1.RecoverySafety
+	65, // 37: pulse.v1.SubmitTask.trace:type_name -> pulse.v1.TraceContext
+	66, // 38: pulse.v1.ReviewTask.decision:type_name -> pulse.v1.ReviewDecision
 	0,  // 39: pulse.v1.BulkTasks.action:type_name -> pulse.v1.BulkAction
-	66, // 40: pulse.v1.PutQueue.settings:type_name -> pulse.v1.QueueSettings
-	67, // 41: pulse.v1.PutSchedule.spec:type_name -> pulse.v1.ScheduleSpec
-	68, // 42: pulse.v1.PutSchedule.zone:type_name -> pulse.v1.ZoneRow
-	68, // 43: pulse.v1.PutZones.zones:type_name -> pulse.v1.ZoneRow
-	69, // 44: pulse.v1.PutNamespace.quota:type_name -> pulse.v1.NamespaceQuota
-	70, // 45: pulse.v1.CreateToken.grants:type_name -> pulse.v1.TokenGrant
+	67, // 40: pulse.v1.PutQueue.settings:type_name -> pulse.v1.QueueSettings
+	68, // 41: pulse.v1.PutSchedule.spec:type_name -> pulse.v1.ScheduleSpec
+	69, // 42: pulse.v1.PutSchedule.zone:type_name -> pulse.v1.ZoneRow
+	69, // 43: pulse.v1.PutZones.zones:type_name -> pulse.v1.ZoneRow
+	70, // 44: pulse.v1.PutNamespace.quota:type_name -> pulse.v1.NamespaceQuota
+	71, // 45: pulse.v1.CreateToken.grants:type_name -> pulse.v1.TokenGrant
 	25, // 46: pulse.v1.TouchTokens.uses:type_name -> pulse.v1.TokenUse
-	71, // 47: pulse.v1.RegisterSession.capabilities:type_name -> pulse.v1.Capability
-	33, // 48: pulse.v1.SetCapacity.session:type_name -> pulse.v1.SessionRef
-	33, // 49: pulse.v1.CloseSession.session:type_name -> pulse.v1.SessionRef
-	32, // 50: pulse.v1.ReportGateway.sessions:type_name -> pulse.v1.SessionEntry
-	33, // 51: pulse.v1.StartAttempt.session:type_name -> pulse.v1.SessionRef
-	34, // 52: pulse.v1.StartAttempt.ref:type_name -> pulse.v1.AttemptRef
-	33, // 53: pulse.v1.RenewAttempt.session:type_name -> pulse.v1.SessionRef
-	34, // 54: pulse.v1.RenewAttempt.ref:type_name -> pulse.v1.AttemptRef
-	33, // 55: pulse.v1.FinishAttempt.session:type_name -> pulse.v1.SessionRef
-	34, // 56: pulse.v1.FinishAttempt.ref:type_name -> pulse.v1.AttemptRef
-	72, // 57: pulse.v1.FinishAttempt.outcome:type_name -> pulse.v1.Outcome
-	33, // 58: pulse.v1.ResumeAttempt.session:type_name -> pulse.v1.SessionRef
-	34, // 59: pulse.v1.ResumeAttempt.ref:type_name -> pulse.v1.AttemptRef
-	42, // 60: pulse.v1.CompareStates.reports:type_name -> pulse.v1.StateReport
-	43, // 61: pulse.v1.Result.violations:type_name -> pulse.v1.Violation
-	45, // 62: pulse.v1.Result.task:type_name -> pulse.v1.TaskResult
-	56, // 63: pulse.v1.Result.queue:type_name -> pulse.v1.QueueView
-	73, // 64: pulse.v1.Result.namespace:type_name -> pulse.v1.NamespaceRow
-	46, // 65: pulse.v1.Result.session:type_name -> pulse.v1.SessionResult
-	48, // 66: pulse.v1.Result.operation:type_name -> pulse.v1.OperationResult
-	47, // 67: pulse.v1.Result.lease:type_name -> pulse.v1.Lease
-	49, // 68: pulse.v1.Result.bulk:type_name -> pulse.v1.BulkResult
-	57, // 69: pulse.v1.Result.key:type_name -> pulse.v1.KeyView
-	58, // 70: pulse.v1.Result.worker:type_name -> pulse.v1.WorkerView
-	51, // 71: pulse.v1.Result.gateway:type_name -> pulse.v1.GatewayResult
-	74, // 72: pulse.v1.Result.token:type_name -> pulse.v1.TokenRow
-	60, // 73: pulse.v1.Result.schedule:type_name -> pulse.v1.ScheduleView
-	61, // 74: pulse.v1.Result.backfill:type_name -> pulse.v1.BackfillResult
-	55, // 75: pulse.v1.TaskResult.task:type_name -> pulse.v1.TaskView
-	75, // 76: pulse.v1.Lease.state:type_name -> pulse.v1.AttemptState
-	76, // 77: pulse.v1.OperationResult.receipt:type_name -> pulse.v1.ReceiptRow
-	47, // 78: pulse.v1.OperationResult.lease:type_name -> pulse.v1.Lease
-	50, // 79: pulse.v1.BulkResult.items:type_name -> pulse.v1.BulkItem
-	52, // 80: pulse.v1.GatewayResult.gone:type_name -> pulse.v1.GoneSession
-	77, // 81: pulse.v1.Waiting.reason:type_name -> pulse.v1.WaitingReason
-	78, // 82: pulse.v1.TaskView.task:type_name -> pulse.v1.TaskRow
-	53, // 83: pulse.v1.TaskView.waiting:type_name -> pulse.v1.Waiting
-	54, // 84: pulse.v1.TaskView.lease:type_name -> pulse.v1.LeaseView
-	79, // 85: pulse.v1.QueueView.queue:type_name -> pulse.v1.QueueRow
-	80, // 86: pulse.v1.WorkerView.instance:type_name -> pulse.v1.InstanceRow
-	59, // 87: pulse.v1.WorkerView.leases:type_name -> pulse.v1.HeldLease
-	75, // 88: pulse.v1.HeldLease.state:type_name -> pulse.v1.AttemptState
-	81, // 89: pulse.v1.ScheduleView.schedule:type_name -> pulse.v1.ScheduleRow
-	62, // 90: pulse.v1.BackfillResult.items:type_name -> pulse.v1.BackfillItem
-	91, // [91:91] is the sub-list for method output_type
-	91, // [91:91] is the sub-list for method input_type
-	91, // [91:91] is the sub-list for extension type_name
-	91, // [91:91] is the sub-list for extension extendee
-	0,  // [0:91] is the sub-list for field type_name
+	72, // 47: pulse.v1.RegisterSession.capabilities:type_name -> pulse.v1.Capability
+	34, // 48: pulse.v1.SetCapacity.session:type_name -> pulse.v1.SessionRef
+	34, // 49: pulse.v1.CloseSession.session:type_name -> pulse.v1.SessionRef
+	33, // 50: pulse.v1.ReportGateway.sessions:type_name -> pulse.v1.SessionEntry
+	32, // 51: pulse.v1.ReportGateway.in_short:type_name -> pulse.v1.SessionsInShort
+	34, // 52: pulse.v1.StartAttempt.session:type_name -> pulse.v1.SessionRef
+	35, // 53: pulse.v1.StartAttempt.ref:type_name -> pulse.v1.AttemptRef
+	34, // 54: pulse.v1.RenewAttempt.session:type_name -> pulse.v1.SessionRef
+	35, // 55: pulse.v1.RenewAttempt.ref:type_name -> pulse.v1.AttemptRef
+	34, // 56: pulse.v1.FinishAttempt.session:type_name -> pulse.v1.SessionRef
+	35, // 57: pulse.v1.FinishAttempt.ref:type_name -> pulse.v1.AttemptRef
+	73, // 58: pulse.v1.FinishAttempt.outcome:type_name -> pulse.v1.Outcome
+	34, // 59: pulse.v1.ResumeAttempt.session:type_name -> pulse.v1.SessionRef
+	35, // 60: pulse.v1.ResumeAttempt.ref:type_name -> pulse.v1.AttemptRef
+	43, // 61: pulse.v1.CompareStates.reports:type_name -> pulse.v1.StateReport
+	44, // 62: pulse.v1.Result.violations:type_name -> pulse.v1.Violation
+	46, // 63: pulse.v1.Result.task:type_name -> pulse.v1.TaskResult
+	57, // 64: pulse.v1.Result.queue:type_name -> pulse.v1.QueueView
+	74, // 65: pulse.v1.Result.namespace:type_name -> pulse.v1.NamespaceRow
+	47, // 66: pulse.v1.Result.session:type_name -> pulse.v1.SessionResult
+	49, // 67: pulse.v1.Result.operation:type_name -> pulse.v1.OperationResult
+	48, // 68: pulse.v1.Result.lease:type_name -> pulse.v1.Lease
+	50, // 69: pulse.v1.Result.bulk:type_name -> pulse.v1.BulkResult
+	58, // 70: pulse.v1.Result.key:type_name -> pulse.v1.KeyView
+	59, // 71: pulse.v1.Result.worker:type_name -> pulse.v1.WorkerView
+	52, // 72: pulse.v1.Result.gateway:type_name -> pulse.v1.GatewayResult
+	75, // 73: pulse.v1.Result.token:type_name -> pulse.v1.TokenRow
+	61, // 74: pulse.v1.Result.schedule:type_name -> pulse.v1.ScheduleView
+	62, // 75: pulse.v1.Result.backfill:type_name -> pulse.v1.BackfillResult
+	56, // 76: pulse.v1.TaskResult.task:type_name -> pulse.v1.TaskView
+	76, // 77: pulse.v1.Lease.state:type_name -> pulse.v1.AttemptState
+	77, // 78: pulse.v1.OperationResult.receipt:type_name -> pulse.v1.ReceiptRow
+	48, // 79: pulse.v1.OperationResult.lease:type_name -> pulse.v1.Lease
+	51, // 80: pulse.v1.BulkResult.items:type_name -> pulse.v1.BulkItem
+	53, // 81: pulse.v1.GatewayResult.gone:type_name -> pulse.v1.GoneSession
+	78, // 82: pulse.v1.Waiting.reason:type_name -> pulse.v1.WaitingReason
+	79, // 83: pulse.v1.TaskView.task:type_name -> pulse.v1.TaskRow
+	54, // 84: pulse.v1.TaskView.waiting:type_name -> pulse.v1.Waiting
+	55, // 85: pulse.v1.TaskView.lease:type_name -> pulse.v1.LeaseView
+	80, // 86: pulse.v1.QueueView.queue:type_name -> pulse.v1.QueueRow
+	81, // 87: pulse.v1.WorkerView.instance:type_name -> pulse.v1.InstanceRow
+	60, // 88: pulse.v1.WorkerView.leases:type_name -> pulse.v1.HeldLease
+	76, // 89: pulse.v1.HeldLease.state:type_name -> pulse.v1.AttemptState
+	82, // 90: pulse.v1.ScheduleView.schedule:type_name -> pulse.v1.ScheduleRow
+	63, // 91: pulse.v1.BackfillResult.items:type_name -> pulse.v1.BackfillItem
+	92, // [92:92] is the sub-list for method output_type
+	92, // [92:92] is the sub-list for method input_type
+	92, // [92:92] is the sub-list for extension type_name
+	92, // [92:92] is the sub-list for extension extendee
+	0,  // [0:92] is the sub-list for field type_name
 }
 
 func init() { file_pulse_v1_command_proto_init() }
@@ -5812,7 +5891,7 @@ func file_pulse_v1_command_proto_init() {
 		(*Command_PutZones)(nil),
 	}
 	file_pulse_v1_command_proto_msgTypes[4].OneofWrappers = []any{}
-	file_pulse_v1_command_proto_msgTypes[43].OneofWrappers = []any{
+	file_pulse_v1_command_proto_msgTypes[44].OneofWrappers = []any{
 		(*Result_Task)(nil),
 		(*Result_Queue)(nil),
 		(*Result_Namespace)(nil),
@@ -5833,7 +5912,7 @@ func file_pulse_v1_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pulse_v1_command_proto_rawDesc), len(file_pulse_v1_command_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   62,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
