@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ type gateway struct {
 	lease   time.Duration
 	conns   chan *gatewayConn
 	mux     *http.ServeMux
+	pings   atomic.Int64 // of workers
 
 	mu     sync.Mutex
 	down   bool          // refuses connections
@@ -154,7 +156,10 @@ type gatewayConn struct {
 }
 
 func (g *gateway) upgrade(rw http.ResponseWriter, r *http.Request) {
-	ws, err := websocket.Accept(rw, r, &websocket.AcceptOptions{Subprotocols: []string{workerv1.Subprotocol}})
+	ws, err := websocket.Accept(rw, r, &websocket.AcceptOptions{
+		Subprotocols:   []string{workerv1.Subprotocol},
+		OnPingReceived: func(context.Context, []byte) bool { g.pings.Add(1); return true },
+	})
 	if err != nil {
 		return
 	}

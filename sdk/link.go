@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -20,9 +21,11 @@ import (
 const (
 	handshakeTimeout = 10 * time.Second // from the dial to the welcome
 	writeTimeout     = 10 * time.Second
-	pingEvery        = 10 * time.Second
-	pongTimeout      = 5 * time.Second
-	closeTimeout     = 2 * time.Second
+	// A gateway pings those it has not heard of for ten seconds. One that has said
+	// nothing for longer is asked whether it is there.
+	pingAfter    = 11 * time.Second
+	pongTimeout  = 4 * time.Second
+	closeTimeout = 2 * time.Second
 
 	// textKept is the largest buffer kept from one frame to the next.
 	textKept = 64 << 10
@@ -52,6 +55,8 @@ type link struct {
 	welcome workerv1.Welcome
 	text    bytes.Buffer // of the frame being read; its reader's own
 	out     chan workerv1.ClientFrame
+	heard   *atomic.Int64 // when the gateway last said something, in nanoseconds since began
+	began   time.Time
 	fail    context.CancelCauseFunc // ends the connection; set by serve
 }
 
@@ -68,14 +73,19 @@ func dial(ctx context.Context, a *api, hello *workerv1.Hello, room int) (*link, 
 		up.base = http.DefaultTransport
 	}
 	client.Transport = up
+	began, heard := time.Now(), new(atomic.Int64)
 	ws, answer, err := websocket.Dial(ctx, base.String()+"/v1/worker", &websocket.DialOptions{
 		HTTPClient: &client, HTTPHeader: header, Subprotocols: []string{workerv1.SubprotocolTraced, workerv1.Subprotocol},
+		OnPingReceived: func(context.Context, []byte) bool {
+			heard.Store(int64(time.Since(began)))
+			return true
+		},
 	})
 	if err != nil {
 		return nil, dialError(answer, err)
 	}
 	ws.SetReadLimit(workerv1.FrameBytesMax)
-	l := &link{addr: base.String(), ws: ws, socket: up.made, out: make(chan workerv1.ClientFrame, room)}
+	l := &link{addr: base.String(), ws: ws, socket: up.made, out: make(chan workerv1.ClientFrame, room), heard: heard, began: began}
 	if err := l.register(ctx, hello); err != nil {
 		_ = ws.CloseNow()
 		return nil, err
@@ -145,6 +155,7 @@ func (l *link) read(ctx context.Context) (workerv1.ServerFrame, error) {
 	if err != nil {
 		return workerv1.ServerFrame{}, fmt.Errorf("pulse: %w", err)
 	}
+	l.heard.Store(int64(time.Since(l.began)))
 	l.text.Reset()
 	if _, err := l.text.ReadFrom(from); err != nil {
 		return workerv1.ServerFrame{}, fmt.Errorf("pulse: %w", err)
@@ -327,9 +338,14 @@ func (l *link) watch(ctx context.Context, ops *operations) {
 	}
 }
 
-// ping finds a dead peer while nothing else is under way.
+// ping finds a dead peer while nothing else is under way. The gateway's own pings
+// show that it lives, and it sends those of many workers at once.
 func (l *link) ping(ctx context.Context) {
-	for pause(ctx, pingEvery) {
+	for wait := pingAfter; pause(ctx, wait); {
+		if wait = time.Duration(l.heard.Load()) + pingAfter - time.Since(l.began); wait > 0 {
+			continue
+		}
+		wait = pingAfter
 		pingCtx, cancel := context.WithTimeout(ctx, pongTimeout)
 		err := l.ws.Ping(pingCtx)
 		cancel()

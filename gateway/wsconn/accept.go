@@ -17,7 +17,8 @@ import (
 
 // Acceptor turns HTTP requests into connections.
 type Acceptor struct {
-	cfg Config
+	cfg   Config
+	watch watch
 }
 
 // NewAcceptor checks the config.
@@ -26,7 +27,9 @@ func NewAcceptor(cfg Config) (*Acceptor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Acceptor{cfg: cfg}, nil
+	a := &Acceptor{cfg: cfg}
+	a.watch.init(&a.cfg)
+	return a, nil
 }
 
 // Refusal is an upgrade that was not made. Nothing has been written to the
@@ -86,7 +89,7 @@ func (a *Acceptor) accept(w http.ResponseWriter, r *http.Request) (*Conn, *Refus
 		no.Header.Set("Retry-After", "1")
 		return nil, no
 	}
-	c := newConn(&a.cfg, addr, settle)
+	c := newConn(&a.cfg, &a.watch, addr, settle)
 	up := &upgrade{ResponseWriter: w, conn: c}
 	ws, err := websocket.Accept(up, r, &websocket.AcceptOptions{
 		Subprotocols:       a.spoken(),

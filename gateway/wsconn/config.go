@@ -42,7 +42,7 @@ type Config struct {
 	QueueFramesMax int
 	QueueBytesMax  int
 
-	PingEvery   time.Duration // 15 s without a message or control frame of the peer
+	PingEvery   time.Duration // 10 s without a message or control frame of the peer
 	LiveFor     time.Duration // 30 s since the last message or pong; then the peer is cut off
 	WriteWithin time.Duration // 10 s for one flush
 	FullFor     time.Duration // 5 s with a full queue; then the peer is cut off
@@ -106,7 +106,7 @@ func (c Config) complete() (Config, error) {
 		value *time.Duration
 		is    time.Duration
 	}{
-		{"PingEvery", &c.PingEvery, 15 * time.Second},
+		{"PingEvery", &c.PingEvery, 10 * time.Second},
 		{"LiveFor", &c.LiveFor, 30 * time.Second},
 		{"WriteWithin", &c.WriteWithin, 10 * time.Second},
 		{"FullFor", &c.FullFor, 5 * time.Second},

@@ -37,10 +37,16 @@ type Conn struct {
 	heard atomic.Int64 // last message or control frame, since born
 	begun atomic.Int64 // the message being read began, since born; 0 = none
 
-	wake  chan struct{} // capacity 1: the writer has something to do
-	room  chan struct{} // capacity 1: the queue is below its bounds again
-	done  chan struct{} // closed once the end is decided
-	group sync.WaitGroup
+	watch *watch
+	asked time.Duration // when the watch pinged, since born; under its lock
+	seen  uint32        // flushes at its last look; likewise
+
+	writer  atomic.Int32  // what the writer does, see there
+	flushes atomic.Uint32 // that carried frames
+	wake    chan struct{} // capacity 1: for a writer that rests
+	room    chan struct{} // capacity 1: the queue is below its bounds again
+	done    chan struct{} // closed once the end is decided
+	over    chan struct{} // closed by the writer when nothing of the connection is left to it
 
 	ended func() // told once, when the end is decided
 
@@ -93,10 +99,10 @@ const (
 	scratchBytesKept = 32 << 10
 )
 
-func newConn(cfg *Config, addr netip.Addr, settle func()) *Conn {
+func newConn(cfg *Config, watch *watch, addr netip.Addr, settle func()) *Conn {
 	return &Conn{
-		cfg: cfg, addr: addr, settle: settle, born: time.Now(),
-		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
+		cfg: cfg, watch: watch, addr: addr, settle: settle, born: time.Now(),
+		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}), over: make(chan struct{}),
 	}
 }
 
@@ -130,12 +136,13 @@ func (c *Conn) Serve(receive func(Message), ended func()) error {
 	if early {
 		ended()
 	}
-	c.group.Go(c.write)
+	c.watch.add(c)
 	c.stopReading(c.read(receive))
-	c.group.Wait()
+	<-c.over
+	c.watch.remove(c)
 	c.Established()
 	c.cfg.Counters.Open.Add(-1)
-	return c.end.cause // written before done was closed, which write has seen
+	return c.end.cause // written before done was closed, which the writer has seen
 }
 
 // Send puts a frame at the end of the queue, whose owner it is from now on. It
@@ -221,17 +228,11 @@ func (c *Conn) decide(e *end, last []byte) (first bool) {
 	}
 	ended := c.ended
 	c.mu.Unlock()
+	c.signal()
 	if ended != nil {
 		ended()
 	}
 	return true
-}
-
-func (c *Conn) signal() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (c *Conn) hear() { c.heard.Store(int64(time.Since(c.born))) }

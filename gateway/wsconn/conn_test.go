@@ -458,8 +458,8 @@ func TestAPeerThatAnswersPingsStays(t *testing.T) {
 	})
 }
 
-// Each ping costs four system calls and as many wake-ups; thousands of idle workers
-// ping by themselves.
+// Each ping costs four system calls and as many wake-ups: who is heard of anyway is
+// not asked.
 func TestAPeerThatPingsIsNotPinged(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, h *house) {
 		socket, r, conn := h.raw()
@@ -478,7 +478,7 @@ func TestAPeerThatPingsIsNotPinged(t *testing.T) {
 			}
 		}()
 		for range 30 {
-			time.Sleep(10 * time.Second)
+			time.Sleep(8 * time.Second)
 			if _, err := socket.Write(frame(0x89, nil)); err != nil {
 				t.Fatal(err)
 			}
@@ -487,7 +487,7 @@ func TestAPeerThatPingsIsNotPinged(t *testing.T) {
 		if quiet := time.Since(conn.Heard()); quiet != 0 {
 			t.Errorf("last heard %s ago", quiet)
 		}
-		time.Sleep(14 * time.Second)
+		time.Sleep(9 * time.Second)
 		synctest.Wait()
 		for range 30 {
 			if head := <-heads; head != 0x8a {
@@ -495,14 +495,91 @@ func TestAPeerThatPingsIsNotPinged(t *testing.T) {
 			}
 		}
 		if n := len(heads); n != 0 {
-			t.Errorf("%d more frames within 14 seconds of the last ping", n)
+			t.Errorf("%d more frames within 9 seconds of the last ping", n)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if len(heads) != 1 || <-heads != 0x89 {
-			t.Error("silent for 15 seconds, and not pinged")
+			t.Error("silent for 10 seconds, and not pinged")
 		}
 		_ = socket.Close()
+		<-h.causes
+	})
+}
+
+// An idle connection keeps no goroutine but its reader; one that is written to keeps
+// its writer for a moment.
+func TestAWriterLeavesWhenNothingIsWritten(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, h *house) {
+		ws, conn := h.dial(nil)
+		does := func(when string, want int32) {
+			t.Helper()
+			synctest.Wait()
+			if got := conn.writer.Load(); got != want {
+				t.Errorf("%s the writer is at %d, want %d", when, got, want)
+			}
+		}
+		does("at first", writerAway)
+		for range 3 {
+			write(t, ws, "hello")
+			_ = read(t, ws)
+			does("after an answer", writerResting)
+			time.Sleep(3 * time.Second)
+			does("three seconds later", writerAway)
+		}
+		ctx := ws.CloseRead(context.Background()) // answers pings
+		for range 60 {
+			time.Sleep(time.Second)
+			does("with pings alone", writerAway)
+		}
+		if ctx.Err() != nil {
+			t.Error("the connection ended")
+		}
+		conn.Close(CloseGoingAway, "", nil)
+		<-h.causes
+	})
+}
+
+// Frames that are sent while the writer is told to leave are not left lying.
+func TestAWriterThatLeavesIsCalledBack(t *testing.T) {
+	t.Parallel()
+	counters := new(Counters)
+	cfg, err := Config{Subprotocol: testProtocol, Counters: counters}.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, cfg)
+		defer h.close()
+		ws, conn := h.dial(nil)
+		var busy sync.WaitGroup
+		const frames = 2000
+		busy.Go(func() {
+			for range frames {
+				conn.Send([]byte("x"))
+				runtime.Gosched()
+			}
+		})
+		stop := make(chan struct{})
+		var retiring sync.WaitGroup
+		retiring.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					conn.retire()
+					runtime.Gosched()
+				}
+			}
+		})
+		for range frames {
+			_ = read(t, ws)
+		}
+		busy.Wait()
+		close(stop)
+		retiring.Wait()
+		_ = ws.CloseNow()
 		<-h.causes
 	})
 }

@@ -64,16 +64,38 @@ func (h *heldConn) Write(p []byte) (int, error) {
 		h.mu.Unlock()
 		return 0, errHeldFull
 	}
-	if h.buf == nil {
-		h.buf = (*heldBuffers.Get().(*[]byte))[:0]
-	}
-	h.buf = append(h.buf, p...)
+	h.hold(p)
 	quiet := h.quiet
 	h.mu.Unlock()
 	if !quiet {
 		h.written()
 	}
 	return len(p), nil
+}
+
+// pingFrame is a ping without a payload as a server sends it.
+var pingFrame = []byte{0x89, 0}
+
+// ping puts a ping between two frames. It does not while the writer is in the middle
+// of one: a connection in use shows that it lives, and is asked another time.
+func (h *heldConn) ping() (asked bool) {
+	h.mu.Lock()
+	if h.quiet || h.direct || h.cut || len(h.buf)+len(pingFrame) > heldBytesMax {
+		h.mu.Unlock()
+		return false
+	}
+	h.hold(pingFrame)
+	h.mu.Unlock()
+	h.written()
+	return true
+}
+
+// hold is called with mu held.
+func (h *heldConn) hold(p []byte) {
+	if h.buf == nil {
+		h.buf = (*heldBuffers.Get().(*[]byte))[:0]
+	}
+	h.buf = append(h.buf, p...)
 }
 
 // compose says that the writer fills the buffer and flushes it afterwards.

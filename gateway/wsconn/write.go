@@ -5,81 +5,88 @@ import (
 	"errors"
 	"os"
 	"runtime"
-	"time"
 
 	"github.com/coder/websocket"
 )
 
-// write is the writer's goroutine: it flushes the queue, pings a peer that was not
-// heard of for PingEvery, judges its liveness, and at the end makes the close
-// handshake.
-func (c *Conn) write() {
-	pingAt := c.born.Add(c.cfg.PingEvery)
-	timer := time.NewTimer(c.cfg.PingEvery)
-	defer timer.Stop()
-	// Whatever ended it, nothing may wait for the library after this: a ping
-	// under way would otherwise wait for its pong.
-	defer func() {
-		c.net.sever()
-		_ = c.ws.CloseNow()
-	}()
+// What a connection's writer does. There is none on an idle connection: thousands of
+// them would cost a stack each.
+const (
+	writerAway    int32 = iota // no goroutine
+	writerBusy                 // it flushes
+	writerWanted               // likewise, and looks again before it rests
+	writerResting              // it waits for wake
+	writerLeaving              // likewise, and goes if nothing comes between
+)
+
+// signal sees to it that a writer looks at the queue. It never waits.
+func (c *Conn) signal() {
 	for {
-		select {
-		case <-c.wake:
-			runtime.Gosched() // whoever is about to send gets to; nobody is waited for
-		case <-c.done:
-		case <-timer.C:
-			now := time.Now()
-			if cause := c.silent(now); cause != nil {
-				if c.Cut(cause) {
-					c.cfg.Counters.SilentCuts.Add(1)
-				}
+		switch does := c.writer.Load(); does {
+		case writerAway:
+			if c.writer.CompareAndSwap(does, writerBusy) {
+				go c.write() // Serve waits for over
 				return
 			}
-			// A peer that was heard of, as one that pings by itself, is not asked.
-			if heard := c.Heard().Add(c.cfg.PingEvery); heard.After(pingAt) {
-				pingAt = heard
+		case writerBusy:
+			if c.writer.CompareAndSwap(does, writerWanted) {
+				return
 			}
-			if !now.Before(pingAt) {
-				pingAt = now.Add(c.cfg.PingEvery)
-				c.group.Go(c.ping)
+		case writerResting:
+			if c.writer.CompareAndSwap(does, writerBusy) {
+				c.wake <- struct{}{} // one for each rest: there is room
+				return
 			}
-			timer.Reset(min(pingAt.Sub(now), c.Heard().Add(c.cfg.LiveFor).Sub(now)))
-		}
-		e, err := c.drain()
-		switch {
-		case err != nil:
-			if c.Cut(err) {
-				c.cfg.Counters.WriteCuts.Add(1)
+		case writerLeaving:
+			if c.writer.CompareAndSwap(does, writerBusy) {
+				return // it has been woken
 			}
-			return
-		case e == nil:
-		case e.cut:
-			return
 		default:
-			c.handshake(e)
 			return
 		}
 	}
 }
 
-// ping asks the peer for a sign of life. The library waits for the pong, which
-// is why this is a goroutine; it ends with the connection or the next ping.
-func (c *Conn) ping() {
-	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.PingEvery)
-	defer cancel()
-	_ = c.ws.Ping(ctx) // hear has the pong, silent judges its absence
+// retire ends a writer that rests.
+func (c *Conn) retire() {
+	if c.writer.CompareAndSwap(writerResting, writerLeaving) {
+		c.wake <- struct{}{}
+	}
 }
 
-// silent says what is wrong with the peer's liveness, or nil.
-func (c *Conn) silent(now time.Time) error {
-	if now.Sub(c.Heard()) >= c.cfg.LiveFor {
-		return ErrSilent
+// write is the writer's goroutine: it flushes the queue, and at the end of the
+// connection makes the close handshake. One that has carried frames rests until
+// retire, because more will follow; one that has carried control frames alone leaves.
+func (c *Conn) write() {
+	began := c.flushes.Load()
+	for {
+		runtime.Gosched() // whoever is about to send gets to; nobody is waited for
+		e, err := c.drain()
+		if err != nil && c.Cut(err) {
+			c.cfg.Counters.WriteCuts.Add(1)
+		}
+		if err != nil || e != nil {
+			if err == nil && !e.cut {
+				c.handshake(e)
+			}
+			// Whatever ended it, nothing may wait for the library after this.
+			c.net.sever()
+			_ = c.ws.CloseNow()
+			close(c.over) // and stays busy, so that no other begins
+			return
+		}
+		switch {
+		case began == c.flushes.Load() && c.writer.CompareAndSwap(writerBusy, writerAway):
+			return
+		case began != c.flushes.Load() && c.writer.CompareAndSwap(writerBusy, writerResting):
+			<-c.wake
+			if c.writer.CompareAndSwap(writerLeaving, writerAway) {
+				return
+			}
+		default:
+			c.writer.Store(writerBusy)
+		}
 	}
-	if begun := c.begun.Load(); begun != 0 && now.Sub(c.born)-time.Duration(begun) >= c.cfg.LiveFor {
-		return ErrSlowFrame
-	}
-	return nil
 }
 
 // drain flushes until the queue and the buffer of control frames are empty. It
@@ -145,6 +152,9 @@ func (c *Conn) flush(batch [][]byte) (int, error) {
 	}
 	if err == nil {
 		c.cfg.Counters.FramesOut.Add(uint64(len(batch)))
+	}
+	if len(batch) > 0 {
+		c.flushes.Add(1)
 	}
 	c.flushed(len(batch), size)
 	return n, nil
