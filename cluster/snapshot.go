@@ -552,7 +552,7 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 		s.logger.Error("snapshot cannot be read", "snapshot", id, "error", err)
 		return nil, nil, err
 	}
-	r.paced.R = r.ReadCloser
+	r.paced = steady.Reader{R: r.ReadCloser, Pace: steady.Copying()}
 	s.counters.SnapshotsStream.Add(1)
 	meta := r.meta
 	return &meta, r, nil
@@ -601,7 +601,8 @@ func (s *snapshotStore) openCheckpoint(snap *snapshot, meta *raft.SnapshotMeta) 
 		dir := filepath.Join(snap.path, checkpointDir)
 		err := checkFiles(dir, snap.files)
 		if err == nil {
-			c, err = state.OpenCheckpoint(dir)
+			pace := steady.Reading()
+			c, err = state.OpenCheckpoint(dir, pace.Passed)
 		}
 		if err != nil {
 			return nil, err

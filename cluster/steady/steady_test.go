@@ -63,16 +63,16 @@ func TestACopyKeepsToItsBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const seconds = 3
-		copied := func() time.Duration {
+		for _, pace := range []Pace{Copying(), Reading()} {
+			bytes := int64(seconds * pace.perSecond)
 			began := time.Now()
-			n, err := io.Copy(io.Discard, &Reader{R: io.LimitReader(zeros{}, seconds*bytesPerSecond)})
-			if err != nil || n != seconds*bytesPerSecond {
+			n, err := io.Copy(io.Discard, &Reader{R: io.LimitReader(zeros{}, bytes), Pace: pace})
+			if err != nil || n != bytes {
 				t.Fatalf("%d bytes are read: %v", n, err)
 			}
-			return time.Since(began)
-		}
-		if took := copied(); took < seconds*time.Second-2*lateMost || took > seconds*time.Second {
-			t.Errorf("%d bytes took %s", seconds*bytesPerSecond, took)
+			if took := time.Since(began); took < seconds*time.Second-2*lateMost || took > seconds*time.Second {
+				t.Errorf("%d bytes took %s", bytes, took)
+			}
 		}
 	})
 }
@@ -81,7 +81,7 @@ func TestACopyKeepsToItsBound(t *testing.T) {
 func TestLostTimeIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &Reader{R: zeros{}}
+		r := &Reader{R: zeros{}, Pace: Copying()}
 		read := func(bytes int) {
 			if _, err := io.CopyN(io.Discard, r, int64(bytes)); err != nil {
 				t.Fatal(err)
@@ -90,7 +90,7 @@ func TestLostTimeIsLost(t *testing.T) {
 		read(pieceBytes)
 		<-time.After(time.Hour)
 		began := time.Now()
-		read(bytesPerSecond)
+		read(copiedPerSecond)
 		if took := time.Since(began); took < time.Second-2*lateMost {
 			t.Errorf("a second's bytes took %s after an hour without any", took)
 		}

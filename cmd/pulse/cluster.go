@@ -526,7 +526,7 @@ func backup(ctx context.Context, c *sdk.Client, path string, terminal io.Writer)
 	if _, err = f.Seek(0, io.SeekStart); err != nil {
 		return header, 0, err
 	}
-	if header, err = state.VerifyStream(&steady.Reader{R: f}); err != nil {
+	if header, err = state.VerifyStream(&steady.Reader{R: f, Pace: steady.Reading()}); err != nil {
 		return header, 0, fmt.Errorf("the backup is not whole: %w", err)
 	}
 	if err = f.Close(); err != nil {

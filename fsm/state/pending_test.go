@@ -197,7 +197,7 @@ func TestEntriesGoOnWhileACheckpointIsMade(t *testing.T) {
 	if err := finish(); err != nil {
 		t.Fatal(err)
 	}
-	c, err := OpenCheckpoint(dir)
+	c, err := OpenCheckpoint(dir, func(int) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,10 +152,13 @@ type Checkpoint struct {
 
 // OpenCheckpoint opens the directory and reads it through once: damage shows
 // before a follower has been given half of it, and the size of the stream,
-// which raft announces before the first byte, is known.
-func OpenCheckpoint(dir string) (*Checkpoint, error) { return openCheckpoint(vfs.Default, dir) }
+// which raft announces before the first byte, is known. Passed is told of the bytes
+// that have been read, row by row; it may rest.
+func OpenCheckpoint(dir string, passed func(bytes int)) (*Checkpoint, error) {
+	return openCheckpoint(vfs.Default, dir, passed)
+}
 
-func openCheckpoint(fs vfs.FS, dir string) (*Checkpoint, error) {
+func openCheckpoint(fs vfs.FS, dir string, passed func(bytes int)) (*Checkpoint, error) {
 	db, err := pebble.Open(dir, &pebble.Options{
 		FS:                 fs,
 		ReadOnly:           true,
@@ -170,7 +173,7 @@ func openCheckpoint(fs vfs.FS, dir string) (*Checkpoint, error) {
 		return nil, fmt.Errorf("%w: open checkpoint %s: %w", ErrSnapshotDamaged, dir, err)
 	}
 	c := &Checkpoint{db: db}
-	if err := c.measure(); err != nil {
+	if err := c.measure(passed); err != nil {
 		return nil, errors.Join(fmt.Errorf("read checkpoint %s: %w", dir, err), db.Close())
 	}
 	return c, nil
@@ -190,7 +193,7 @@ func (c *Checkpoint) Close() error {
 	return nil
 }
 
-func (c *Checkpoint) measure() error {
+func (c *Checkpoint) measure(passed func(bytes int)) error {
 	meta := freshMeta()
 	found, err := getRow(c.db, MetaKey, meta)
 	if err != nil {
@@ -205,6 +208,7 @@ func (c *Checkpoint) measure() error {
 		c.header.Rows++
 		c.header.Bytes += uint64(len(key) + len(value))
 		body += int64(len(rowLengths(length[:0], key, value)) + len(key) + len(value))
+		passed(len(key) + len(value))
 		return nil
 	})
 	if err != nil {
@@ -305,7 +309,7 @@ func WriteStream(dir string, w io.Writer) (Header, error) { return WriteStreamIn
 
 // WriteStreamIn does so in a file system of its own.
 func WriteStreamIn(fs vfs.FS, dir string, w io.Writer) (Header, error) {
-	c, err := openCheckpoint(fs, dir)
+	c, err := openCheckpoint(fs, dir, func(int) {})
 	if err != nil {
 		return Header{}, err
 	}

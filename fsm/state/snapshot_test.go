@@ -113,7 +113,7 @@ func TestAStreamCarriesTheWholeState(t *testing.T) {
 		if h.Rows != uint64(len(want)) {
 			t.Fatalf("the header counts %d rows of %d", h.Rows, len(want))
 		}
-		c, err := OpenCheckpoint(dir)
+		c, err := OpenCheckpoint(dir, func(int) {})
 		if err != nil || c.Size() != int64(b.Len()) || c.Header() != h {
 			t.Fatalf("size %d of %d, %v", c.Size(), b.Len(), err)
 		}
@@ -363,7 +363,7 @@ func TestADamagedCheckpointIsAnErrorAndNoPanic(t *testing.T) {
 	if _, err := WriteStream(dir, &b); !errors.Is(err, ErrSnapshotDamaged) || b.Len() != 0 {
 		t.Fatalf("%d bytes were written, error %v", b.Len(), err)
 	}
-	if _, err := OpenCheckpoint(filepath.Join(dir, "nowhere")); !errors.Is(err, ErrSnapshotDamaged) {
+	if _, err := OpenCheckpoint(filepath.Join(dir, "nowhere"), func(int) {}); !errors.Is(err, ErrSnapshotDamaged) {
 		t.Fatalf("error %v", err)
 	}
 }
