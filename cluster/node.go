@@ -543,11 +543,12 @@ func (n *Node) release() error {
 	if n.watchdog != nil && n.cfg.Watchdog == nil {
 		n.watchdog.Stop()
 	}
+	var err error
 	if n.snaps != nil {
-		n.snaps.making.Wait()
+		err = n.snaps.close()
 	}
-	if n.stores == nil {
-		return nil
+	if n.stores != nil {
+		err = errors.Join(err, n.stores.close())
 	}
-	return n.stores.close()
+	return err
 }

@@ -46,8 +46,9 @@ type snapshotStore struct {
 	logger   *slog.Logger
 	counters *Counters
 
-	making sync.WaitGroup // checkpoints
-	openMu sync.Mutex     // held while a checkpoint is opened, which reads it through
+	making   sync.WaitGroup  // checkpoints
+	removing *steady.Remover // of old snapshots
+	openMu   sync.Mutex      // held while a checkpoint is opened, which reads it through
 
 	mu     sync.Mutex
 	list   []*snapshot // newest first
@@ -81,7 +82,7 @@ func openSnapshotStore(dir string, logger *slog.Logger, counters *Counters) (*sn
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	s := &snapshotStore{dir: dir, logger: logger, counters: counters}
+	s := &snapshotStore{dir: dir, logger: logger, counters: counters, removing: steady.NewRemover(logger)}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		if strings.HasSuffix(e.Name(), tmpSuffix) {
@@ -513,16 +514,22 @@ func (s *snapshotStore) reap() error {
 	return err
 }
 
-// removeLocked takes the name away first: half a snapshot never has one.
+// removeLocked takes the name away first: half a snapshot never has one. The rest
+// goes in the background, little by little; what is left of it when the store is
+// closed is removed at the next start.
 func (s *snapshotStore) removeLocked(snap *snapshot) error {
 	tmp := snap.path + tmpSuffix
 	if err := os.Rename(snap.path, tmp); err != nil {
 		return fmt.Errorf("remove old snapshot: %w", err)
 	}
-	if err := os.RemoveAll(tmp); err != nil {
-		return fmt.Errorf("remove old snapshot: %w", err)
-	}
+	s.removing.Remove(tmp)
 	return nil
+}
+
+// close ends what goes on in the background.
+func (s *snapshotStore) close() error {
+	s.making.Wait()
+	return s.removing.Close()
 }
 
 // snapshotReader is the stream of one snapshot for one reader.

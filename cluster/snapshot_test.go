@@ -108,12 +108,45 @@ func TestOnlyTheNewestSnapshotsAreKept(t *testing.T) {
 		n.submit(t, fmt.Sprint(i))
 		n.snapshot(t)
 	}
+	n.snaps.removing.Wait()
 	if got := names(t, filepath.Join(n.dir, "raft", snapshotsDir)); len(got) != snapshotsKept {
 		t.Fatalf("kept %v", got)
 	}
 	metas, err := n.snaps.List()
 	if err != nil || len(metas) != 2 || metas[0].Index <= metas[1].Index {
 		t.Fatalf("list %v, %v", metas, err)
+	}
+}
+
+// The process need not wait for what is being removed.
+func TestAnOldSnapshotIsNoneFromTheStartAndGoesAtTheNextOne(t *testing.T) {
+	t.Parallel()
+	whole := stream(t)
+	s := testStore(t)
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(snapshotsKept + 1) {
+		k, err := s.Create(1, 20+i, 3, raft.Configuration{}, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.Write(whole); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := names(t, s.dir)
+	if whole := slices.DeleteFunc(slices.Clone(got), func(name string) bool { return strings.HasSuffix(name, tmpSuffix) }); len(whole) != snapshotsKept || len(got) != snapshotsKept+1 {
+		t.Fatalf("there are %v", got)
+	}
+	if _, err := openSnapshotStore(s.dir, s.logger, s.counters); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, s.dir); len(got) != snapshotsKept {
+		t.Fatalf("after the next start there are %v", got)
 	}
 }
 
@@ -147,6 +180,7 @@ func TestASnapshotThatIsReadStaysUntilItIsClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	n.snaps.removing.Wait()
 	if got := names(t, filepath.Join(n.dir, "raft", snapshotsDir)); len(got) != snapshotsKept {
 		t.Fatalf("kept %v", got)
 	}

@@ -121,25 +121,21 @@ func openLog(cfg *Config, logger hclog.Logger) (logStore, error) {
 	}
 	// The log's own close leaves its list of segments open, and locked.
 	meta := &metadb.BoltMetaDB{}
+	filer, removing, err := openSegments(walPath, cfg.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
 	log, err := reading(func() (*wal.WAL, error) {
 		if err := checkTree(filepath.Join(walPath, metadb.FileName)); err != nil {
 			return nil, fmt.Errorf("%s is damaged: %w", metadb.FileName, err)
 		}
-		return wal.Open(walPath, wal.WithLogger(logger.Named("wal")), wal.WithMetaStore(meta))
+		return wal.Open(walPath, wal.WithLogger(logger.Named("wal")), wal.WithMetaStore(meta), wal.WithSegmentFiler(filer))
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cluster: open the log in %s: %w%s", walPath, err, wayOut), meta.Close())
+		return nil, errors.Join(fmt.Errorf("cluster: open the log in %s: %w%s", walPath, err, wayOut), meta.Close(), removing.Close())
 	}
-	return &segmentLog{log, meta}, nil
+	return &segmentLog{log, meta, removing}, nil
 }
-
-// segmentLog is the segmented log with its list of segments.
-type segmentLog struct {
-	*wal.WAL
-	meta *metadb.BoltMetaDB
-}
-
-func (l *segmentLog) Close() error { return errors.Join(l.WAL.Close(), l.meta.Close()) }
 
 func openBolt(path string) (*raftboltdb.BoltStore, error) {
 	store, err := reading(func() (*raftboltdb.BoltStore, error) {

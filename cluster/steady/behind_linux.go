@@ -1,7 +1,9 @@
 package steady
 
 import (
+	"io/fs"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,4 +24,10 @@ func flushBehind(f *os.File, from, to int64) error {
 		return f.Sync() // some file systems know no ranges
 	}
 	return nil
+}
+
+// onlyName says that a file goes with this name of it.
+func onlyName(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Nlink == 1
 }

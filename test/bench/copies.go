@@ -58,7 +58,9 @@ func studyCopies(ctx context.Context, s *site) (err error) {
 		profiling := s.profiling(ctx, h, leader, "backup")
 		defer profiling.Wait()
 		for ; backups < copiesMin || time.Since(began) < calmFor; backups++ {
-			file := filepath.Join(h.dir, "copy.backup")
+			// They stay until all is measured: freeing hundreds of megabytes in one go is
+			// no part of a backup.
+			file := filepath.Join(h.dir, fmt.Sprintf("copy-%d.backup", backups))
 			cmd := exec.CommandContext(ctx, s.binary, "cluster", "backup", file)
 			cmd.Env = append(os.Environ(), "PULSE_ADDR="+leader.URL())
 			if out, err := cmd.CombinedOutput(); err != nil {
@@ -69,9 +71,6 @@ func studyCopies(ctx context.Context, s *site) (err error) {
 				return err
 			}
 			size = info.Size()
-			if err := os.Remove(file); err != nil {
-				return err
-			}
 		}
 		return nil
 	})
