@@ -127,7 +127,7 @@ const (
 	DefaultQueueBytes       = 64 << 20
 	DefaultHeartbeatTimeout = time.Second
 	DefaultLeaderLease      = 500 * time.Millisecond
-	DefaultCommitTimeout    = 250 * time.Millisecond // see herald: nobody waits for it
+	DefaultCommitTimeout    = time.Second // at least, and at most twice that; see herald: nobody waits for it
 	DefaultSnapshotEntries  = 32768
 	DefaultSnapshotBytes    = 256 << 20
 	DefaultSnapshotInterval = 2 * time.Second

@@ -13,8 +13,9 @@ const (
 	// followers are told how far the log is committed. When more entries flow,
 	// each of them says it of those before.
 	heraldQuiet = 5 * time.Millisecond
-	// heraldPause keeps a follower that could not be told from being told each time.
-	heraldPause = time.Second
+	// heraldPause keeps a follower that could not be told from being told each time. It
+	// is told again after as long.
+	heraldPause = 500 * time.Millisecond
 )
 
 // place is an entry's place in the log.
@@ -39,19 +40,26 @@ func (o *office) herald(ctx context.Context, _ uint64) error {
 		},
 		term:   o.term,
 		resume: map[raft.ServerID]time.Time{},
+		missed: make(chan struct{}, 1),
 	}
-	quiet := time.NewTimer(forEver)
+	quiet, again := time.NewTimer(forEver), time.NewTimer(forEver)
 	defer quiet.Stop()
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-o.applied:
 			quiet.Reset(heraldQuiet)
+			continue
+		case <-h.missed:
+			again.Reset(heraldPause)
+			continue
 		case <-quiet.C:
-			if last := o.node.applier.last.Load(); last != nil && !o.proposer.busy() {
-				h.tell(*last, o.node.raft.GetConfiguration().Configuration().Servers)
-			}
+		case <-again.C:
+		}
+		if last := o.node.applier.last.Load(); last != nil && !o.proposer.busy() {
+			h.tell(*last, o.node.raft.GetConfiguration().Configuration().Servers)
 		}
 	}
 }
@@ -61,6 +69,7 @@ type heralds struct {
 	transport raft.Transport
 	head      raft.RPCHeader
 	term      uint64
+	missed    chan struct{} // capacity 1: somebody could not be told
 
 	mu     sync.Mutex
 	resume map[raft.ServerID]time.Time // not to be told before; the far future while it is being told
@@ -98,7 +107,12 @@ func (h *heralds) end(id raft.ServerID, told bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.resume[id] = time.Now()
-	if !told {
-		h.resume[id] = h.resume[id].Add(heraldPause)
+	if told {
+		return
+	}
+	h.resume[id] = h.resume[id].Add(heraldPause)
+	select {
+	case h.missed <- struct{}{}:
+	default: // it is known
 	}
 }

@@ -70,7 +70,7 @@ func (f *followers) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, args *r
 func TestAFollowerIsToldOnceAtATime(t *testing.T) {
 	t.Parallel()
 	f := &followers{calls: make(chan *raft.AppendEntriesRequest, 9), answers: make(chan error)}
-	h := &heralds{transport: f, head: raft.RPCHeader{ID: []byte("n0")}, term: 7, resume: map[raft.ServerID]time.Time{}}
+	h := &heralds{transport: f, head: raft.RPCHeader{ID: []byte("n0")}, term: 7, resume: map[raft.ServerID]time.Time{}, missed: make(chan struct{}, 1)}
 	servers := []raft.Server{{ID: "n0"}, {ID: "n1"}}
 	free := func() bool {
 		h.mu.Lock()
@@ -81,9 +81,12 @@ func TestAFollowerIsToldOnceAtATime(t *testing.T) {
 	h.tell(place{6, 3}, servers) // it is being told
 	f.answers <- nil
 	eventually(t, "it may be told again", free)
+	if len(h.missed) != 0 {
+		t.Error("it was told, and is to be told once more")
+	}
 	h.tell(place{8, 4}, servers)
 	f.answers <- errors.New("gone")
-	eventually(t, "the call is over", free)
+	eventually(t, "the call is over, and is to be repeated", func() bool { return free() && len(h.missed) == 1 })
 	h.tell(place{9, 4}, servers) // not so soon after a failure
 	if len(f.calls) != 2 {
 		t.Fatalf("it was called %d times", len(f.calls))

@@ -317,6 +317,9 @@ func (n *Node) watchGuard(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
+		if !n.guard.learner.Load() { // as it will be for good
+			tick.Stop()
+		}
 		select {
 		case <-ctx.Done():
 			return

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strconv"
 
+	"github.com/hashicorp/raft"
+
 	pb "pulse/proto/pulse/v1"
 )
 
@@ -39,6 +41,18 @@ func (n *Node) ReadAt(ctx context.Context, index uint64, q *pb.Query) (*pb.Answe
 func (n *Node) LeaderID() string {
 	_, id := n.raft.LeaderWithID()
 	return string(id)
+}
+
+// LeaderChanges is told when another leader, or none, is known. One that is not waited
+// for is lost: ask LeaderID for the newest. stop ends it.
+func (n *Node) LeaderChanges() (changes <-chan raft.Observation, stop func()) {
+	seen := make(chan raft.Observation, 1)
+	observer := raft.NewObserver(seen, false, func(o *raft.Observation) bool {
+		_, is := o.Data.(raft.LeaderObservation)
+		return is
+	})
+	n.raft.RegisterObserver(observer)
+	return seen, func() { n.raft.DeregisterObserver(observer) }
 }
 
 // LastLogTerm is the term of the last entry of this node's log.

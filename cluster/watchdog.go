@@ -37,6 +37,8 @@ type Watchdog struct {
 
 	mu      sync.Mutex
 	running map[uint64]operation
+	look    *time.Timer // set while something runs, and until it has found that nothing does
+	armed   bool
 	last    uint64
 	closers []func()
 	stopped bool
@@ -61,6 +63,8 @@ func NewWatchdog(cfg WatchdogConfig) *Watchdog {
 		stop:    make(chan struct{}),
 		done:    make(chan struct{}),
 		running: map[uint64]operation{},
+		look:    time.NewTimer(cfg.Limit),
+		armed:   true,
 	}
 	go w.run()
 	return w
@@ -80,6 +84,10 @@ func (w *Watchdog) Begin(op string) (end func()) {
 	w.last++
 	id := w.last
 	w.running[id] = operation{op, time.Now()}
+	if !w.armed {
+		w.armed = true
+		w.look.Reset(w.cfg.Limit)
+	}
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -115,23 +123,33 @@ func (w *Watchdog) Stop() {
 
 func (w *Watchdog) run() {
 	defer close(w.done)
-	look := time.NewTicker(max(w.cfg.Limit/10, time.Millisecond))
-	defer look.Stop()
+	defer w.look.Stop()
 	for {
 		select {
 		case <-w.stop:
 			return
-		case <-look.C:
-			if op, took := w.longest(); took >= w.cfg.Limit {
-				w.fire("a write hangs", "operation", op, "after", took)
-			}
+		case <-w.look.C:
+			w.lookNow()
 		}
 	}
 }
 
-func (w *Watchdog) longest() (name string, took time.Duration) {
+// lookNow fires if something hangs. It looks again when what has run for longest would,
+// and not at all while nothing runs.
+func (w *Watchdog) lookNow() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	op, took := w.longest()
+	if w.armed = len(w.running) > 0; w.armed {
+		w.look.Reset(max(w.cfg.Limit-took, time.Millisecond))
+	}
+	w.mu.Unlock()
+	if took >= w.cfg.Limit {
+		w.fire("a write hangs", "operation", op, "after", took)
+	}
+}
+
+// longest is called with mu held.
+func (w *Watchdog) longest() (name string, took time.Duration) {
 	for _, op := range w.running {
 		if d := time.Since(op.since); d > took {
 			name, took = op.name, d

@@ -44,9 +44,8 @@ const (
 	// freshPoll is how often a server that joins looks whether the log has
 	// reached it.
 	freshPoll = 200 * time.Millisecond
-	// settledLooks is every how many of these looks a server that is ready looks
-	// at more than who leads.
-	settledLooks = 10
+	// settledPoll is the same for one that is ready.
+	settledPoll = 2 * time.Second
 	// compareEvery is how often the leader compares the states of the voters.
 	compareEvery = 10 * time.Second
 	askTimeout   = 2 * time.Second
@@ -402,25 +401,28 @@ func (n *Node) serveLinks() (err error) {
 // has moved, so that nobody waits for a leader that is none any more.
 func (l *links) tell(n *Node) func(context.Context) {
 	return func(ctx context.Context) {
+		changes, stop := n.raft.LeaderChanges()
+		defer stop()
 		tick := time.NewTicker(freshPoll)
 		defer tick.Stop()
 		led := ""
-		for looks, settled := 0, false; ; looks++ {
+		for settled := false; ; {
 			select {
 			case <-ctx.Done():
 				return
+			case <-changes:
 			case <-tick.C:
 			}
 			if leader := n.raft.LeaderID(); leader != "" && leader != led {
 				l.peers.LeaderMoved(led)
 				led = leader
 			}
-			if settled && looks%settledLooks != 0 {
-				continue // the rest costs more to find out
-			}
 			s := n.raft.Status()
 			fresh := s.LastLogIndex == 0 && s.SnapshotIndex == 0
-			settled = s.Ready && !fresh
+			if was := settled; was != (s.Ready && !fresh) {
+				settled = !was
+				tick.Reset(map[bool]time.Duration{true: settledPoll, false: freshPoll}[settled])
+			}
 			err := l.members.Update(func(m *member.Node) {
 				m.Fresh = fresh
 				m.Unproven = n.raft.Unproven()

@@ -93,6 +93,10 @@ func StoreOptions() *pebble.Options {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
 	o.Experimental.SpanPolicyFunc = tableByTable
+	// One compaction runs at a time: the next begins when a flush or that one has
+	// ended. Pebble's own scheduler is this one and looks ten times a second besides
+	// whether there may be more of them at a time.
+	o.Experimental.CompactionScheduler = pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
 	return o
 }
 
