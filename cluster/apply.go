@@ -28,6 +28,7 @@ type applier struct {
 	logger   *slog.Logger
 	onApply  func(fsm.Outcome, bool)
 	restored func()
+	durable  func(index uint64) error // waits until the log has the entry on this disk
 
 	// replayTo is the last index of the log when the process started: entries
 	// up to there are not news.
@@ -69,9 +70,13 @@ func (e *era) made(l *raft.Log) bool {
 }
 
 // ApplyBatch applies committed entries in order. The answer to a command is
-// *fsm.Outcome.
+// *fsm.Outcome. What this server as a leader has yet to write itself is waited for:
+// see aheadLog. If it never will be, nothing is applied any more and no answer given.
 func (a *applier) ApplyBatch(logs []*raft.Log) []any {
 	answers := make([]any, len(logs))
+	if err := a.durable(logs[len(logs)-1].Index); err != nil {
+		return answers
+	}
 	for i, l := range logs {
 		answers[i] = a.Apply(l)
 	}

@@ -16,6 +16,8 @@
 //
 //   - A result comes after the entry was committed and applied here. An error
 //     with another code than result_unknown means that nothing happened.
+//   - An entry is committed when it is on the disks of most servers, the leader's
+//     among them, which writes it while the others do: see aheadLog.
 //   - One entry carries many commands: those that arrived while the entry before
 //     was on its way. A lone command never waits for company.
 //   - Every entry carries its proposer's term and the leader's time. The time

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -49,6 +50,8 @@ type guard struct {
 	// suffrage tells this server's place in the newest configuration it has, and how
 	// far its log goes.
 	suffrage func() (voter, known bool, last uint64)
+	// settle waits until all that raft has stored is durable, see aheadLog.
+	settle settle
 	// heard is told in which term a leader is heard of, and what it has committed.
 	heard func(term, committed uint64)
 	// again names a follower that was sent the same snapshot twice.
@@ -57,6 +60,8 @@ type guard struct {
 	mu   sync.Mutex
 	sent map[raft.ServerID]sentSnapshot
 }
+
+type settle func(index uint64, stop <-chan struct{}) error
 
 type sentSnapshot struct {
 	index uint64
@@ -67,9 +72,9 @@ var errLearner = errors.New("this server has begun empty and takes no part in el
 
 // newGuard wraps a transport. fresh says that this server begins empty and does
 // not found the cluster.
-func newGuard(t raft.Transport, dir string, fresh bool, heard func(term, committed uint64)) (*guard, error) {
+func newGuard(t raft.Transport, dir string, fresh bool, heard func(term, committed uint64), settle settle) (*guard, error) {
 	g := &guard{
-		Transport: t, heard: heard, path: filepath.Join(dir, learnerFile), rpcs: make(chan raft.RPC), stop: make(chan struct{}),
+		Transport: t, heard: heard, settle: settle, path: filepath.Join(dir, learnerFile), rpcs: make(chan raft.RPC), stop: make(chan struct{}),
 		again: make(chan raft.ServerID, 1), sent: map[raft.ServerID]sentSnapshot{},
 	}
 	g.preVote, _ = t.(raft.WithPreVote)
@@ -152,6 +157,10 @@ func (g *guard) pass() {
 				rpc.Respond(nil, errLearner)
 				continue
 			}
+		}
+		if err := g.settle(math.MaxUint64, g.stop); err != nil {
+			rpc.Respond(nil, err)
+			continue
 		}
 		select {
 		case g.rpcs <- rpc:

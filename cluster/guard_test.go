@@ -18,7 +18,7 @@ func TestTheLogsPastPromotesNobody(t *testing.T) {
 	var voter bool
 	var last uint64
 	open := func() (g *guard, stop func()) {
-		g, err := newGuard(receiver{in: in}, dir, true, func(uint64, uint64) {})
+		g, err := newGuard(receiver{in: in}, dir, true, func(uint64, uint64) {}, settled)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +70,7 @@ func TestALearnerThatJoinsIsPromoted(t *testing.T) {
 	dir := t.TempDir()
 	in := make(chan raft.RPC)
 	voter, last := false, uint64(0)
-	g, err := newGuard(receiver{in: in}, dir, true, func(uint64, uint64) {})
+	g, err := newGuard(receiver{in: in}, dir, true, func(uint64, uint64) {}, settled)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestALearnerThatJoinsIsPromoted(t *testing.T) {
 	hear(7)
 	g.close()
 	// Restarted in between, it goes on as what it is.
-	if g, err = newGuard(receiver{in: in}, dir, false, func(uint64, uint64) {}); err != nil {
+	if g, err = newGuard(receiver{in: in}, dir, false, func(uint64, uint64) {}, settled); err != nil {
 		t.Fatal(err)
 	}
 	g.start(func() (bool, bool, uint64) { return voter, last > 0, last })
@@ -106,7 +106,7 @@ func TestADamagedNoteOfALearnerIsNamed(t *testing.T) {
 	if err := os.WriteFile(path, []byte("new x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newGuard(receiver{}, dir, false, nil); err == nil || !strings.Contains(err.Error(), path) {
+	if _, err := newGuard(receiver{}, dir, false, nil, settled); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("it starts with %v", err)
 	}
 }
@@ -118,3 +118,6 @@ type receiver struct {
 }
 
 func (r receiver) Consumer() <-chan raft.RPC { return r.in }
+
+// settled has nothing to wait for.
+func settled(uint64, <-chan struct{}) error { return nil }

@@ -115,6 +115,7 @@ func (n *Node) openStorage(logger hclog.Logger) (err error) {
 	n.applier = &applier{
 		machine: cfg.Machine, snaps: n.snaps, clock: n.clock, watchdog: n.watchdog,
 		counters: &n.counters, logger: n.logger, onApply: cfg.OnApply, restored: cfg.OnRestore,
+		durable: func(index uint64) error { return n.stores.ahead.await(index, nil) },
 	}
 	if n.applier.replayTo, err = n.reconcile(); err != nil {
 		return err
@@ -132,7 +133,7 @@ func (n *Node) openGuard(lone bool) error {
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	g, err := newGuard(n.transport, n.cfg.Dir, !existing && len(n.cfg.Bootstrap) == 0, n.applier.era.begin)
+	g, err := newGuard(n.transport, n.cfg.Dir, !existing && len(n.cfg.Bootstrap) == 0, n.applier.era.begin, n.stores.ahead.await)
 	if err != nil {
 		return err
 	}
@@ -243,7 +244,7 @@ func (n *Node) startRaft(logger hclog.Logger) error {
 		return err
 	}
 	var running atomic.Pointer[raft.Raft]
-	n.patient = newPatient(n.transport, func(d door, term uint64) bool {
+	n.patient = newPatient(newAheadTransport(n.transport, n.stores.ahead.limit), func(d door, term uint64) bool {
 		r := running.Load()
 		return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term && d.in(r.GetConfiguration().Configuration())
 	})
@@ -253,6 +254,9 @@ func (n *Node) startRaft(logger hclog.Logger) error {
 	}
 	n.raft = r
 	running.Store(r)
+	if n.guard != nil { // a lone voter has nobody to send entries to meanwhile
+		n.stores.ahead.lead(func() bool { return r.State() == raft.Leader })
+	}
 	return nil
 }
 

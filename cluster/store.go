@@ -37,6 +37,7 @@ type stores struct {
 	dir     string
 	logs    raft.LogStore
 	stable  raft.StableStore
+	ahead   *aheadLog     // beneath logs
 	sealed  *sealedStable // beneath stable
 	marks   *marks
 	closers []io.Closer // in the order they were opened
@@ -88,7 +89,9 @@ func openStores(cfg *Config, watchdog *Watchdog, counters *Counters, logger hclo
 	s.closers = append(s.closers, s.marks)
 	s.sealed.marks = s.marks
 	s.stable = &watchedStable{s.sealed, s, watchdog, counters}
-	s.logs = newLogCache(&watchedLog{&sealedLog{cfg.wrapLog(logs), s.marks}, s, watchdog, counters})
+	s.ahead = newAheadLog(&watchedLog{&sealedLog{cfg.wrapLog(logs), s.marks}, s, watchdog, counters})
+	s.closers = append(s.closers, s.ahead)
+	s.logs = newLogCache(s.ahead)
 	return s, nil
 }
 
