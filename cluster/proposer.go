@@ -48,7 +48,8 @@ type proposer struct {
 	commandsMax int
 	bytesMax    int
 
-	work chan struct{} // capacity 1: look again
+	work    chan struct{} // capacity 1: look again
+	sending sync.Mutex    // held from taking an entry until the log has it: entries keep their order
 
 	mu       sync.Mutex
 	queue    *list.List // of *call: those with commands not handed over yet
@@ -139,11 +140,15 @@ func (c *call) outcome() ([]*pb.Result, error) {
 // propose queues commands and waits for their results.
 func (p *proposer) propose(ctx context.Context, commands []*pb.Command) ([]*pb.Result, error) {
 	c, refusal := newCall(commands)
-	if refusal == nil {
-		refusal = p.enqueue(ctx, c)
-	}
 	if refusal != nil {
 		return nil, refusal
+	}
+	atOnce, refusal := p.enqueue(ctx, c)
+	if refusal != nil {
+		return nil, refusal
+	}
+	if atOnce {
+		p.forward() // here, instead of waking the goroutine of run
 	}
 	select {
 	case <-c.done:
@@ -153,24 +158,25 @@ func (p *proposer) propose(ctx context.Context, commands []*pb.Command) ([]*pb.R
 	return c.outcome()
 }
 
-func (p *proposer) enqueue(ctx context.Context, c *call) *schema.Error {
+// enqueue says whether an entry may be on its way at once. If not, the return of one
+// that is on its way is what the call waits for.
+func (p *proposer) enqueue(ctx context.Context, c *call) (atOnce bool, refusal *schema.Error) {
 	bytes := c.bytes()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case ctx.Err() != nil:
-		return expired(ctx, "before the command was proposed")
+		return false, expired(ctx, "before the command was proposed")
 	case p.closed != nil:
-		return p.closed
+		return false, p.closed
 	case p.full(c, len(c.commands), bytes):
 		p.counters.QueueRefused.Add(uint64(len(c.commands)))
-		return failf(schema.Unavailable, "%d commands wait for the log already; try again", p.commands)
+		return false, failf(schema.Unavailable, "%d commands wait for the log already; try again", p.commands)
 	}
 	c.place = p.queue.PushBack(c)
 	p.commands += len(c.commands)
 	p.bytes += bytes
-	p.signal()
-	return nil
+	return len(p.inFlight) < p.inFlightMax, nil
 }
 
 // full says whether the queue has no room. A quarter of it is kept for what
@@ -237,18 +243,28 @@ func (p *proposer) signal() {
 	}
 }
 
-// run forms entries and hands them to the log until the context ends.
+// run forms entries and hands them to the log until the context ends. Once it has
+// returned, after close, nobody else does either.
 func (p *proposer) run(ctx context.Context) {
 	for {
-		if e := p.take(); e != nil {
-			p.send(e)
-			continue
-		}
+		p.forward()
 		select {
 		case <-p.work:
 		case <-ctx.Done():
+			p.sending.Lock() // a caller may be at it
+			defer p.sending.Unlock()
 			return
 		}
+	}
+}
+
+// forward forms entries and hands them to the log while some are wanted and allowed.
+// It does not wait for the log, which has room for all that may be on their way.
+func (p *proposer) forward() {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	for e := p.take(); e != nil; e = p.take() {
+		p.send(e)
 	}
 }
 

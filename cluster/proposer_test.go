@@ -81,10 +81,10 @@ func (l *fakeLog) sizes() []int {
 	return n
 }
 
-// testProposer runs a proposer with one entry in flight in a synctest bubble.
-func testProposer(t *testing.T, change func(*proposer)) (*proposer, *fakeLog) {
+// stillProposer has one entry in flight and does not run.
+func stillProposer() (*proposer, *fakeLog) {
 	log := &fakeLog{}
-	p := &proposer{
+	return &proposer{
 		term:        7,
 		log:         log,
 		now:         func() int64 { return 1000 },
@@ -98,7 +98,12 @@ func testProposer(t *testing.T, change func(*proposer)) (*proposer, *fakeLog) {
 		work:        make(chan struct{}, 1),
 		queue:       list.New(),
 		inFlight:    map[*entry]struct{}{},
-	}
+	}, log
+}
+
+// testProposer runs a proposer with one entry in flight in a synctest bubble.
+func testProposer(t *testing.T, change func(*proposer)) (*proposer, *fakeLog) {
+	p, log := stillProposer()
 	if change != nil {
 		change(p)
 	}
@@ -177,6 +182,35 @@ func TestALoneCommandIsSentAtOnce(t *testing.T) {
 		}
 		if waited := time.Since(began); waited != 0 {
 			t.Fatalf("it took %s", waited)
+		}
+	})
+}
+
+// Its caller hands it to the log: no other goroutine has to be woken for that. What
+// comes while an entry is on its way wakes nobody.
+func TestALoneCommandIsSentByItsCaller(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, log := stillProposer()
+		first, second := begin(t.Context(), p, command("a")), begin(t.Context(), p, command("b"))
+		if sizes := log.sizes(); !slices.Equal(sizes, []int{1}) {
+			t.Fatalf("with nobody else at work the entries sent are %v", sizes)
+		}
+		if len(p.work) != 0 {
+			t.Error("somebody is to look again, and nothing has changed")
+		}
+		answer(log, 0, nil)
+		if !first.over || first.err != nil {
+			t.Errorf("the first: %+v", first)
+		}
+		if len(p.work) != 1 {
+			t.Error("an entry has come back, and nobody is to look")
+		}
+		p.forward()
+		synctest.Wait()
+		answer(log, 1, nil)
+		if !second.over || second.err != nil {
+			t.Errorf("the second: %+v", second)
 		}
 	})
 }
