@@ -46,7 +46,7 @@ func (r *run) assign() {
 
 // take takes the candidate out of the waiting ones.
 func (r *run) take(q *state.Queue, c state.Candidate, place uint32) {
-	t := r.tx.Task(ID(q.Row.NamespaceId), c.Waiter.ID)
+	t := r.tx.WaitingTask(ID(q.Row.NamespaceId), c.Waiter.ID)
 	if t.RecoverySafety == pb.RecoverySafety_RECOVERY_SAFETY_RECONCILE_ONLY && r.mayHaveRun(t) {
 		r.reviewRestored(t)
 		return

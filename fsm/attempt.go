@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 
 	"pulse/fsm/state"
 	pb "pulse/proto/pulse/v1"
@@ -62,10 +63,12 @@ func (c call) foreign() bool { return !bytes.Equal(c.attempt.InstanceId, c.insta
 
 // repeated answers an operation whose message id has a receipt already.
 func (r *run) repeated(c call, op pb.Operation, hash []byte) *pb.Result {
-	row := r.tx.Receipt(ID(c.task.Id), ID(c.attempt.Id), ID(r.cmd.Id))
-	if row == nil {
+	given := c.attempt.Receipts
+	at := slices.IndexFunc(given, func(row *pb.ReceiptRow) bool { return bytes.Equal(row.MessageId, r.cmd.Id) })
+	if at < 0 {
 		return nil
 	}
+	row := given[at]
 	if row.Operation != op || !bytes.Equal(row.ContentHash, hash) {
 		return refuse(schema.OperationConflict, "this message_id was used for another operation")
 	}
@@ -395,7 +398,7 @@ func (r *run) receipt(c call, op pb.Operation, hash []byte, t *pb.TaskRow, a *pb
 	if op == pb.Operation_OPERATION_RENEW {
 		row.Number = a.Renewals
 	}
-	r.tx.PutReceipt(ID(t.Id), ID(a.Id), row, renewalsKept)
+	r.tx.PutReceipt(a, row, renewalsKept)
 	return r.operationResult(c, row, a, false)
 }
 

@@ -48,6 +48,49 @@ func BenchmarkLife(b *testing.B) {
 	}
 }
 
+// BenchmarkLivesOverlap applies lives of tasks as a busy cluster sees them: thousands
+// wait, a thousand run, and each entry submits some, starts some and finishes some.
+// What a task costs the store shows here, because its life is longer than what
+// waits to be written.
+func BenchmarkLivesOverlap(b *testing.B) {
+	const backlog, running = 5_000, 1_024
+	l := newLife(b)
+	l.width, l.keyed = 40, true
+	var start, finish []*pb.Command
+	step := func(cmds []*pb.Command) {
+		_, data := l.entry(b, cmds)
+		out := l.apply(data)
+		for _, r := range out.Results {
+			if r.Code != "" {
+				b.Fatal(r)
+			}
+		}
+		started, finished := l.answers(out)
+		start, finish = append(start, started...), append(finish, finished...)
+	}
+	l.capacity(b, running)
+	for done := 0; done < backlog; done += l.width {
+		step(l.submissions())
+	}
+	for from := 0; from < len(start); from += l.width {
+		step(start[from:min(from+l.width, len(start))])
+	}
+	start = start[:0]
+	b.ReportAllocs()
+	b.ResetTimer()
+	before := used(b)
+	for done := 0; done < b.N; done += l.width {
+		cmds := append(l.submissions(), start...)
+		start = start[:0]
+		n := min(l.width, len(finish)-l.width) // those of the last step start first
+		step(append(cmds, finish[:n]...))
+		finish = finish[n:]
+	}
+	after := used(b)
+	b.ReportMetric((after.cpuUs-before.cpuUs)/float64(b.N), "cpu-us/op")
+	b.ReportMetric((after.written-before.written)/1024/float64(b.N), "writtenKB/op")
+}
+
 // usage is what the process has used since it began.
 type usage struct{ cpuUs, written float64 }
 
@@ -131,6 +174,17 @@ func newLifeIn(t testing.TB, dir string) *life {
 	}}}).GetSession()
 	l.session = &pb.SessionRef{InstanceId: instance, SessionId: res.SessionId}
 	return l
+}
+
+// capacity says how many tasks the session takes.
+func (l *life) capacity(t testing.TB, n uint32) {
+	t.Helper()
+	_, data := l.entry(t, []*pb.Command{{NamespaceId: l.queue.NamespaceId, Body: &pb.Command_SetCapacity{
+		SetCapacity: &pb.SetCapacity{Session: l.session, Sequence: 1, Capacity: n},
+	}}})
+	if r := l.apply(data).Results[0]; r.Code != "" {
+		t.Fatal(r)
+	}
 }
 
 func (l *life) entry(t testing.TB, cmds []*pb.Command) (*pb.Entry, []byte) {

@@ -249,7 +249,7 @@ func (r *run) forget(ns ID, key string) {
 	if row == nil {
 		panic(fmt.Sprintf("fsm: remembered answer %q is due but missing", key))
 	}
-	r.tx.DeleteIdempotency(row)
+	r.tx.ForgetIdempotency(row)
 	n := state.CopyNamespace(r.s.Namespace(ns).Row)
 	n.IdempotencyKeys--
 	r.tx.PutNamespace(n)

@@ -69,7 +69,7 @@ func (s *State) DumpIndexes() string {
 	}
 	for _, a := range s.LiveAttempts() {
 		fmt.Fprintf(&b, "attempt %x %s until %d receipts", a.Row.Id, a.Row.State, a.Row.LeaseUntilUs)
-		for _, r := range a.Receipts {
+		for _, r := range a.Row.Receipts {
 			fmt.Fprintf(&b, " %x", r.MessageId)
 		}
 		b.WriteByte('\n')

@@ -77,7 +77,11 @@ func (tx *Tx) AppendEvent(e *pb.EventRow) {
 	if e.Aggregate == pb.Aggregate_AGGREGATE_TASK {
 		tx.chain(e)
 	}
-	tx.events = append(tx.events, e)
+	c := tx.lastTask
+	if c != nil && c.now.row != proto.Message(e.TaskAfter) {
+		c = nil
+	}
+	tx.events, tx.tasks = append(tx.events, e), append(tx.tasks, c)
 	if tx.meta.FeedTrimAtUs == 0 {
 		tx.LookAtFeed(tx.Now() + tx.meta.EventRetentionMs*1000)
 	}
@@ -135,7 +139,7 @@ func (tx *Tx) encodeBlock(events []*pb.EventRow) ([]byte, error) {
 	parts, total := tx.s.scratch.parts[:0], 0
 	for _, e := range events {
 		after := e.TaskAfter
-		row, err := tx.encodedTask(after)
+		row, err := tx.encodedTask(e.Place)
 		if err != nil {
 			return nil, err
 		}
@@ -181,20 +185,14 @@ type eventPart struct {
 	row  []byte
 }
 
-func (tx *Tx) encodedTask(t *pb.TaskRow) ([]byte, error) {
+// encodedTask is the encoded row of a task as the event at a place shows it.
+func (tx *Tx) encodedTask(place uint32) ([]byte, error) {
+	t := tx.events[place].TaskAfter
 	if t == nil {
 		return nil, nil
 	}
-	table := byte(tableTask)
-	if Terminal(t.State) {
-		table = tableDone
-	}
-	var key [33]byte
-	key[0] = table
-	copy(key[1:], t.NamespaceId)
-	copy(key[17:], t.Id)
-	if c := tx.rows[string(key[:])]; c != nil && !c.gone && c.row == proto.Message(t) {
-		return c.raw, nil
+	if c := tx.tasks[place]; c != nil && !c.now.gone && c.now.row == proto.Message(t) {
+		return c.now.raw, nil
 	}
 	return tx.s.pending.encode(t)
 }

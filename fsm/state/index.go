@@ -354,10 +354,9 @@ func (k *Key) dropGroup(g *keyGroup) {
 	g.class.groups--
 }
 
-// Attempt is a live attempt with the receipts of its operations.
+// Attempt is a live attempt.
 type Attempt struct {
-	Row      *pb.AttemptRow
-	Receipts []*pb.ReceiptRow // in the order they were given
+	Row *pb.AttemptRow
 }
 
 // Namespace is a namespace and the tasks of it that a person asks for most.
@@ -583,6 +582,9 @@ func (s *State) indexTask(t *pb.TaskRow) {
 	case pb.TaskState_TASK_STATE_WAITING:
 		q.Waiting++
 		n.waiting++
+		if q.Waiting < readyNew {
+			s.ready.add(t)
+		}
 		switch t.Park {
 		case pb.Park_PARK_DELAYED:
 			q.Delayed++
@@ -612,6 +614,7 @@ func (s *State) unindexTask(t *pb.TaskRow) {
 	case pb.TaskState_TASK_STATE_WAITING:
 		q.Waiting--
 		n.waiting--
+		delete(s.ready, ID(t.Id))
 		switch t.Park {
 		case pb.Park_PARK_DELAYED:
 			q.Delayed--

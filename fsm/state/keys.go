@@ -24,7 +24,6 @@ const (
 	tableTrace           = 'w' // task: trace context, of those that came with one
 	tableAttempt         = 'a' // task, attempt
 	tableAttemptBody     = 'x' // task, attempt: result of a finish that did not end the task
-	tableReceipt         = 'c' // task, attempt, message
 	tableEvidence        = 'v' // task, attempt, message
 	tableEvidenceRes     = 'V' // task, attempt, message: its result
 	tableInstance        = 'i' // namespace, instance
@@ -51,7 +50,7 @@ const (
 // knownTables are those above.
 const knownTables = string(tableMeta) + string(tableNamespace) + string(tableQueue) + string(tableTask) + string(tableDone) +
 	string(tablePayload) + string(tableResult) + string(tableTrace) + string(tableAttempt) + string(tableAttemptBody) +
-	string(tableReceipt) + string(tableEvidence) + string(tableEvidenceRes) + string(tableInstance) + string(tableGateway) +
+	string(tableEvidence) + string(tableEvidenceRes) + string(tableInstance) + string(tableGateway) +
 	string(tableKey) + string(tableIdempotency) + string(tableBusiness) + string(tableTimer) + string(tableEvent) +
 	string(tableFeed) + string(tableHistory) + string(tableSchedule) + string(tableSchedulePayload) + string(tableZone) +
 	string(tableAccess)
@@ -123,8 +122,11 @@ func keyText(table byte, a ID, text string) []byte {
 
 func gatewayKey(id string) []byte { return append([]byte{tableGateway}, id...) }
 
+// timerKeyBytes is the length of a timer's key.
+const timerKeyBytes = 26
+
 func timerKey(t Timer) []byte {
-	k := make([]byte, 0, 26)
+	k := make([]byte, 0, timerKeyBytes)
 	k = append(k, tableTimer)
 	k = binary.BigEndian.AppendUint64(k, uint64(t.Due))
 	k = append(k, byte(t.Kind))

@@ -3,6 +3,7 @@ package state
 import (
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -37,8 +38,10 @@ const (
 // a write has set free is used again by later entries.
 type pending struct {
 	mu       sync.RWMutex
-	rows     map[string]*change
-	order    []*change // each once, by first touch; one that is gone is no longer in rows
+	rows     map[string]*change // of the entry that is being applied, too
+	order    []*change          // those that pend, by first touch; one that came and went is no longer in rows
+	touched  int                // changes of the entry that is being applied
+	sorted   []*change          // room for order by table
 	bytes    int
 	bytesMax int
 	values   arena
@@ -69,23 +72,41 @@ func (p *pending) release(c *change) {
 	p.free = append(p.free, c)
 }
 
-// add takes over a change of a committed entry.
-func (p *pending) add(c *change) {
-	p.bytes += len(c.key) + len(c.raw) + pendingRowBytes
-	before := p.rows[c.key]
+// commit makes what an entry did to a key a part of what is pending.
+func (p *pending) commit(c *change) {
+	p.bytes += len(c.key) + len(c.now.raw) + pendingRowBytes
+	came := c.pends
+	c.settled, c.now = c.now, version{}
+	c.pends, c.touched, c.born = true, false, false
 	switch {
-	case before == nil && c.gone && c.fresh:
-		p.release(c)
-	case before == nil:
-		p.rows[c.key] = c
-		p.order = append(p.order, c)
-	case c.gone && before.fresh: // which was known of the store then
+	case c.settled.gone && c.fresh: // the store never hears of it
 		delete(p.rows, c.key)
-		p.release(c)
-	default:
-		before.row, before.raw, before.gone = c.row, c.raw, c.gone
+		if !came {
+			p.release(c)
+		}
+	case !came:
+		p.order = append(p.order, c)
+	}
+}
+
+// written forgets what the store has been told.
+func (p *pending) written() {
+	if p.touched == 0 {
+		clear(p.rows)
+	}
+	for _, c := range p.order {
+		if c.touched {
+			c.settled, c.pends, c.fresh = version{}, false, false
+			continue
+		}
+		if p.touched > 0 && p.rows[c.key] == c {
+			delete(p.rows, c.key)
+		}
 		p.release(c)
 	}
+	clear(p.order)
+	p.order, p.bytes = p.order[:0], 0
+	p.values.reset()
 }
 
 // arena is memory for values that are dropped together. Its pieces are kept.
@@ -133,10 +154,7 @@ func (a *arena) reset() {
 
 // encode encodes a row into memory that stays until the store has it.
 func (p *pending) encode(row proto.Message) ([]byte, error) {
-	options := proto.MarshalOptions{Deterministic: true}
-	room := p.values.room(options.Size(row))
-	options.UseCachedSize = true
-	value, err := options.MarshalAppend(room, row)
+	value, err := appendRow(p.values.room(rowRoom(row)), row)
 	if err != nil {
 		return nil, err
 	}
@@ -227,29 +245,45 @@ func (s *State) write() error {
 		return fmt.Errorf("write the state of entry %d: %w", s.meta.AppliedIndex, err)
 	}
 	batch.Reset()
-	clear(p.rows)
-	for _, c := range p.order {
-		p.release(c)
-	}
-	clear(p.order)
-	p.order, p.bytes = p.order[:0], 0
-	p.values.reset()
+	p.written()
 	s.settled = s.meta.AppliedIndex
 	return nil
+}
+
+// byTable orders what is pending by table, and as it came in each. Keys of most
+// tables grow with time, and the store takes neighbours for less.
+func (p *pending) byTable() []*change {
+	var places [256]int
+	for _, c := range p.order {
+		places[c.key[0]]++
+	}
+	at := 0
+	for table, n := range places {
+		places[table], at = at, at+n
+	}
+	out := slices.Grow(p.sorted[:0], at)[:at]
+	for _, c := range p.order {
+		out[places[c.key[0]]] = c
+		places[c.key[0]]++
+	}
+	p.sorted = out
+	return out
 }
 
 // collect puts what is pending, and the meta row, into a batch.
 func (s *State) collect(batch *pebble.Batch) error {
 	p := &s.pending
-	for _, c := range p.order {
+	sorted := p.byTable()
+	defer clear(sorted)
+	for _, c := range sorted {
 		if p.rows[c.key] != c {
 			continue // gone without the store having had it
 		}
 		var err error
-		if c.gone {
+		if c.settled.gone {
 			err = batch.Delete([]byte(c.key), nil)
 		} else {
-			err = batch.Set([]byte(c.key), c.raw, nil)
+			err = batch.Set([]byte(c.key), c.settled.raw, nil)
 		}
 		if err != nil {
 			return fmt.Errorf("write state row %x: %w", c.key, err)
@@ -295,11 +329,11 @@ func (s *State) Get(key []byte) ([]byte, io.Closer, error) {
 		meta, err := s.encodeMeta()
 		return meta, nothing{}, err
 	}
-	if c := s.pending.rows[string(key)]; c != nil {
-		if c.gone {
+	if c := s.pending.rows[string(key)]; c != nil && c.pends {
+		if c.settled.gone {
 			return nil, nil, pebble.ErrNotFound
 		}
-		return c.raw, nothing{}, nil
+		return c.settled.raw, nothing{}, nil
 	}
 	return s.db.Get(key)
 }

@@ -99,7 +99,8 @@ func TestOnlyTheLastChangeOfARowReachesTheStore(t *testing.T) {
 	put := func(n byte, fresh bool) func(*Tx) {
 		return func(tx *Tx) {
 			if fresh {
-				tx.expectNew(blobKey(n))
+				tx.putRawNew(blobKey(n), []byte{n})
+				return
 			}
 			tx.putRaw(blobKey(n), []byte{n})
 		}

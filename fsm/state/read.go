@@ -59,13 +59,14 @@ func ReadResult(r Reader, task ID) ([]byte, error) {
 	return data, err
 }
 
-// ReadAttempt finds one attempt of a task.
+// ReadAttempt finds one attempt of a task, without its receipts.
 func ReadAttempt(r Reader, task, attempt ID) (*pb.AttemptRow, error) {
 	row := &pb.AttemptRow{}
 	ok, err := getRow(r, key2(tableAttempt, task, attempt), row)
 	if err != nil || !ok {
 		return nil, err
 	}
+	row.Receipts = nil
 	return row, nil
 }
 
@@ -74,7 +75,8 @@ func ReadAttempt(r Reader, task, attempt ID) (*pb.AttemptRow, error) {
 func ReadAttempts(r Reader, task ID) ([]*pb.AttemptView, error) {
 	var out []*pb.AttemptView
 	err := scan(r, key1(tableAttempt, task), func(_ []byte, row *pb.AttemptRow) error {
-		v := &pb.AttemptView{Attempt: row}
+		v := &pb.AttemptView{Attempt: row, Receipts: row.Receipts}
+		row.Receipts = nil // told once
 		out = append(out, v)
 		return readAttemptDetails(r, task, v)
 	})
@@ -94,9 +96,6 @@ func readAttemptDetails(r Reader, task ID, v *pb.AttemptView) error {
 		}
 	}
 	v.Result = body
-	if v.Receipts, err = readReceipts(r, task, id); err != nil {
-		return err
-	}
 	return scan(r, key2(tableEvidence, task, id), func(_ []byte, row *pb.EvidenceRow) error {
 		result, _, err := getRaw(r, key3(tableEvidenceRes, task, id, ID(row.MessageId)))
 		v.Evidence = append(v.Evidence, &pb.EvidenceView{Evidence: row, Result: result})

@@ -42,7 +42,7 @@ func CopyAttempt(a *pb.AttemptRow) *pb.AttemptRow {
 		ConcurrencyToken: a.ConcurrencyToken, Number: a.Number, Renewals: a.Renewals,
 		ErrorCode: a.ErrorCode, Retryable: a.Retryable, EndCause: a.EndCause,
 		ResultDigest: a.ResultDigest, ResultBytes: a.ResultBytes, Counted: a.Counted,
-		CancelRequestedAtUs: a.CancelRequestedAtUs,
+		CancelRequestedAtUs: a.CancelRequestedAtUs, Receipts: a.Receipts,
 	}
 }
 

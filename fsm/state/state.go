@@ -63,6 +63,8 @@ type State struct {
 	held        map[keyName]*Key // those of keys that somebody holds
 	attempts    map[ID]*Attempt
 	tasks       map[ID]*pb.TaskRow // LEASED and RUNNING
+	ready       ready              // some of the WAITING ones
+	remembered  remembered
 	tokens      map[ID]*pb.TokenRow
 	timers      timers
 	schedules   schedules
@@ -78,10 +80,10 @@ type queueName struct {
 // what has not reached its tables is applied again from the log of the cluster.
 func StoreOptions() *pebble.Options {
 	o := &pebble.Options{
-		CacheSize:                   64 << 20, // memtables included
+		CacheSize:                   80 << 20, // memtables included
 		DisableWAL:                  true,
 		FormatMajorVersion:          pebble.FormatNewest,
-		MemTableSize:                16 << 20,
+		MemTableSize:                32 << 20,
 		MemTableStopWritesThreshold: 4,
 		// Tables of consecutive flushes overlap by what was under way between
 		// them; several are merged at a time, so that less is written twice.
@@ -195,8 +197,7 @@ func load(db *pebble.DB) (*State, error) {
 	s := &State{
 		db:          db,
 		pending:     pending{rows: map[string]*change{}, bytesMax: pendingBytesMax},
-		scratch:     scratch{rows: map[string]*change{}},
-		namespaces:  map[ID]*Namespace{},
+				namespaces:  map[ID]*Namespace{},
 		nsByName:    map[string]ID{},
 		queues:      map[ID]*Queue{},
 		queueByName: map[queueName]ID{},
@@ -207,6 +208,7 @@ func load(db *pebble.DB) (*State, error) {
 		held:        map[keyName]*Key{},
 		attempts:    map[ID]*Attempt{},
 		tasks:       map[ID]*pb.TaskRow{},
+		ready:       ready{},
 		tokens:      map[ID]*pb.TokenRow{},
 		timers:      newTimers(),
 		schedules:   newSchedules(),
@@ -214,7 +216,7 @@ func load(db *pebble.DB) (*State, error) {
 	}
 	for _, step := range []func() error{
 		s.loadMeta, s.loadNamespaces, s.loadQueues, s.loadGateways, s.loadKeys, s.loadInstances, s.loadTasks, s.loadTokens,
-		s.loadZones, s.loadSchedules,
+		s.loadZones, s.loadSchedules, s.loadRemembered,
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -366,11 +368,7 @@ func (s *State) loadAttempt(task, attempt ID) error {
 	if !ok {
 		return fmt.Errorf("task %x has no row of its live attempt %x", task, attempt)
 	}
-	receipts, err := readReceipts(s.db, task, attempt)
-	if err != nil {
-		return err
-	}
-	s.attempts[attempt] = &Attempt{Row: row, Receipts: receipts}
+	s.attempts[attempt] = &Attempt{Row: row}
 	i := s.instances[instanceKey{ID(row.NamespaceId), ID(row.InstanceId)}]
 	if i == nil {
 		return fmt.Errorf("live attempt %x belongs to no instance", attempt)
@@ -396,16 +394,6 @@ func receiptOrder(a, b *pb.ReceiptRow) int {
 		return int(a.Number) - int(b.Number)
 	}
 	return bytes.Compare(a.MessageId, b.MessageId)
-}
-
-func readReceipts(r Reader, task, attempt ID) ([]*pb.ReceiptRow, error) {
-	var out []*pb.ReceiptRow
-	err := scan(r, key2(tableReceipt, task, attempt), func(_ []byte, row *pb.ReceiptRow) error {
-		out = append(out, row)
-		return nil
-	})
-	slices.SortFunc(out, receiptOrder)
-	return out, err
 }
 
 // rowPtr is a pointer to a generated message.

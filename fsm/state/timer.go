@@ -113,7 +113,7 @@ func (t *timers) extend(r Reader, now int64) error {
 }
 
 func decodeTimer(key, value []byte) (Timer, error) {
-	if len(key) != 26 || len(value) < 16 {
+	if len(key) != timerKeyBytes || len(value) < 16 {
 		return Timer{}, fmt.Errorf("timer row %x is damaged", key)
 	}
 	return Timer{
@@ -205,9 +205,12 @@ func gatewayTimer(g *pb.GatewayRow) Timer {
 func idempotencyTimer(r *pb.IdempotencyRow) Timer {
 	return Timer{
 		Due: r.ExpiresAtUs, Kind: TimerIdempotency, NS: ID(r.NamespaceId), Text: r.Key,
-		ID: textID(string(r.NamespaceId) + r.Key),
+		ID: idempotencyID(ID(r.NamespaceId), r.Key),
 	}
 }
+
+// idempotencyID stands for an Idempotency-Key of a namespace.
+func idempotencyID(ns ID, key string) ID { return textID(string(ns[:]) + key) }
 
 func feedTimer(m *pb.MetaRow) Timer { return Timer{Due: m.FeedTrimAtUs, Kind: TimerFeed} }
 

@@ -22,18 +22,31 @@ import (
 type Tx struct {
 	s      *State
 	meta   *pb.MetaRow
-	rows   map[string]*change
 	order  []*change      // by first touch
 	events []*pb.EventRow // by place
+	// tasks are, for each event, the change of the row it shows; nil if there is none.
+	tasks    []*change
+	lastTask *change
 }
 
-// change is what the entry does to one key.
+// change is what has become of one key: what the store does not know yet, and what
+// the entry that is being applied makes of that. The store may be written in the
+// middle of an entry, and must see nothing of it then.
 type change struct {
-	key   string
-	row   proto.Message // nil with raw
-	raw   []byte        // the value; of a row it is encoded at commit
-	gone  bool
-	fresh bool // the store does not have the key: deleting it needs no write
+	key     string
+	settled version // of the entries before; of no meaning unless pends
+	now     version // of this entry; of no meaning unless touched
+	pends   bool
+	touched bool
+	fresh   bool // the store does not have the key: deleting it needs no write
+	born    bool // the state had no such row before this entry
+}
+
+// version is a row at one time.
+type version struct {
+	row  proto.Message // nil with raw
+	raw  []byte        // the value; of a row it is encoded at commit
+	gone bool
 }
 
 // Begin starts the change of entry index at cluster time now.
@@ -44,14 +57,12 @@ func (s *State) Begin(index, term uint64, now int64) *Tx {
 	m := proto.CloneOf(s.meta)
 	m.AppliedIndex, m.AppliedTerm = index, term
 	m.ClockUs = max(m.ClockUs, now)
-	clear(s.scratch.rows)
 	clear(s.scratch.order)
-	return &Tx{s: s, meta: m, rows: s.scratch.rows, order: s.scratch.order[:0]}
+	return &Tx{s: s, meta: m, order: s.scratch.order[:0]}
 }
 
 // scratch is what entries use one after another.
 type scratch struct {
-	rows  map[string]*change
 	order []*change
 	parts []eventPart
 }
@@ -82,9 +93,10 @@ func (tx *Tx) Commit() error {
 	_, _ = h.Write(head) // a hash never fails
 	for _, c := range tx.order {
 		head = c.addTo(h, head[:0])
-		s.pending.add(c)
+		s.pending.commit(c)
 	}
 	tx.meta.StateHash = h.Sum(nil)
+	s.pending.touched = 0
 	s.meta = tx.meta
 	s.scratch.order = tx.order
 	if !s.pending.full() {
@@ -97,11 +109,11 @@ func (tx *Tx) Commit() error {
 // for its event.
 func (tx *Tx) encode() error {
 	for _, c := range tx.order {
-		if c.row == nil || c.gone {
+		if c.now.row == nil || c.now.gone {
 			continue
 		}
 		var err error
-		if c.raw, err = tx.s.pending.encode(c.row); err != nil {
+		if c.now.raw, err = tx.s.pending.encode(c.now.row); err != nil {
 			return fmt.Errorf("encode state row %x: %w", c.key, err)
 		}
 	}
@@ -110,19 +122,20 @@ func (tx *Tx) encode() error {
 
 // addTo feeds the change to the running state hash. buf is room for the key.
 func (c *change) addTo(h hash.Hash, buf []byte) []byte {
-	if c.gone && c.fresh {
+	v := &c.now
+	if v.gone && c.born {
 		return buf
 	}
 	size := uint32(math.MaxUint32) // of a row that is gone
-	if !c.gone {
-		size = uint32(len(c.raw))
+	if !v.gone {
+		size = uint32(len(v.raw))
 	}
 	buf = binary.BigEndian.AppendUint32(buf, uint32(len(c.key)))
 	buf = binary.BigEndian.AppendUint32(buf, size)
 	buf = append(buf, c.key...)
 	_, _ = h.Write(buf) // a hash never fails
-	if !c.gone {
-		_, _ = h.Write(c.raw)
+	if !v.gone {
+		_, _ = h.Write(v.raw)
 	}
 	return buf
 }
@@ -149,59 +162,85 @@ func (s *State) RaiseApplied(index uint64) error {
 	return s.flush()
 }
 
+// change finds or makes what becomes of a key in this entry.
 func (tx *Tx) change(key []byte) *change {
-	c := tx.rows[string(key)]
+	c := tx.s.pending.rows[string(key)]
 	if c == nil {
 		c = tx.s.pending.take()
-		if known := tx.s.pending.rows[string(key)]; known != nil {
-			c.key = known.key
-		} else {
-			c.key = string(key)
-		}
-		tx.rows[c.key] = c
+		c.key = string(key)
+		tx.s.pending.rows[c.key] = c
+	}
+	if !c.touched {
+		c.touched = true
 		tx.order = append(tx.order, c)
+		tx.s.pending.touched++
 	}
 	return c
 }
 
-func (tx *Tx) put(key []byte, row proto.Message) {
+func (tx *Tx) put(key []byte, row proto.Message) *change {
 	c := tx.change(key)
-	c.row, c.raw, c.gone = row, nil, false
+	c.now = version{row: row}
+	return c
 }
 
 func (tx *Tx) putRaw(key, value []byte) {
-	c := tx.change(key)
-	c.row, c.raw, c.gone = nil, value, false
+	tx.change(key).now = version{raw: value}
 }
 
-// expectNew says that the store is known not to have a key that is put next.
-func (tx *Tx) expectNew(key []byte) {
-	if tx.rows[string(key)] == nil {
-		tx.change(key).fresh = true
+// putNew is put for a key that the state is known not to have.
+func (tx *Tx) putNew(key []byte, row proto.Message) *change {
+	c := tx.changeNew(key)
+	c.now = version{row: row}
+	return c
+}
+
+func (tx *Tx) putRawNew(key, value []byte) {
+	tx.changeNew(key).now = version{raw: value}
+}
+
+func (tx *Tx) changeNew(key []byte) *change {
+	n := len(tx.order)
+	c := tx.change(key)
+	if len(tx.order) > n { // else it came and went in this entry, and how it came is known
+		c.born = true
+		c.fresh = !c.pends
 	}
+	return c
 }
 
 func (tx *Tx) del(key []byte) {
-	c := tx.change(key)
-	c.row, c.raw, c.gone = nil, nil, true
+	tx.change(key).now = version{gone: true}
 }
 
 // known finds what the entry, or one before it that the store has not seen yet,
 // did to a key.
-func (tx *Tx) known(key []byte) *change {
-	if c := tx.rows[string(key)]; c != nil {
-		return c
+func (tx *Tx) known(key []byte) *version {
+	c := tx.s.pending.rows[string(key)]
+	switch {
+	case c == nil:
+		return nil
+	case c.touched:
+		return &c.now
 	}
-	return tx.s.pending.rows[string(key)]
+	return &c.settled
+}
+
+// inEntry finds what the entry did to a key.
+func (tx *Tx) inEntry(key []byte) *version {
+	if c := tx.s.pending.rows[string(key)]; c != nil && c.touched {
+		return &c.now
+	}
+	return nil
 }
 
 // read finds a row in the entry's changes or in the state.
 func read[T any, P rowPtr[T]](tx *Tx, key []byte) P {
-	if c := tx.known(key); c != nil {
-		if c.gone {
+	if v := tx.known(key); v != nil {
+		if v.gone {
 			return nil
 		}
-		return c.row.(P)
+		return v.row.(P)
 	}
 	row := P(new(T))
 	ok, err := getRow(tx.s.db, key, row)
@@ -233,7 +272,7 @@ func (tx *Tx) keysUnder(prefix []byte) [][]byte {
 		panic(fmt.Errorf("read state: %w", err))
 	}
 	for iter.First(); iter.Valid(); iter.Next() {
-		if c := tx.rows[string(iter.Key())]; c == nil || !c.gone {
+		if v := tx.inEntry(iter.Key()); v == nil || !v.gone {
 			out = append(out, bytes.Clone(iter.Key()))
 		}
 	}
@@ -242,7 +281,7 @@ func (tx *Tx) keysUnder(prefix []byte) [][]byte {
 	}
 	stored := len(out)
 	for _, c := range tx.order {
-		if !c.gone && strings.HasPrefix(c.key, string(prefix)) {
+		if !c.now.gone && strings.HasPrefix(c.key, string(prefix)) {
 			if _, found := slices.BinarySearchFunc(out[:stored], []byte(c.key), bytes.Compare); !found {
 				out = append(out, []byte(c.key))
 			}
@@ -255,7 +294,7 @@ func (tx *Tx) keysUnder(prefix []byte) [][]byte {
 // anyUnder says whether keysUnder would find anything.
 func (tx *Tx) anyUnder(prefix []byte) bool {
 	for _, c := range tx.order {
-		if !c.gone && strings.HasPrefix(c.key, string(prefix)) {
+		if !c.now.gone && strings.HasPrefix(c.key, string(prefix)) {
 			return true
 		}
 	}
@@ -265,8 +304,8 @@ func (tx *Tx) anyUnder(prefix []byte) bool {
 	}
 	found := false
 	for iter.First(); iter.Valid() && !found; iter.Next() {
-		c := tx.rows[string(iter.Key())]
-		found = c == nil || !c.gone
+		v := tx.inEntry(iter.Key())
+		found = v == nil || !v.gone
 	}
 	if err := iter.Close(); err != nil {
 		panic(fmt.Errorf("read state: %w", err))
@@ -288,8 +327,7 @@ func (tx *Tx) moveTimer(from, to Timer) {
 	if to.Due != 0 {
 		tx.s.setTimer(to)
 		if to.Kind.stored() {
-			tx.expectNew(timerKey(to))
-			tx.putRaw(timerKey(to), timerValue(to))
+			tx.putRawNew(timerKey(to), timerValue(to))
 		}
 	}
 }
@@ -358,7 +396,11 @@ func (tx *Tx) PutQueue(row *pb.QueueRow) {
 
 // Task finds a task of a namespace, whatever its state.
 func (tx *Tx) Task(ns, id ID) *pb.TaskRow {
-	if t := tx.s.tasks[id]; t != nil {
+	t := tx.s.tasks[id]
+	if t == nil {
+		t = tx.s.ready[id]
+	}
+	if t != nil {
 		if ID(t.NamespaceId) != ns {
 			return nil
 		}
@@ -384,14 +426,15 @@ func (tx *Tx) PutTask(old, row *pb.TaskRow) {
 		if old != nil && !Terminal(old.State) {
 			tx.del(key2(tableTask, ns, id))
 		}
-		tx.put(key2(tableDone, ns, id), row)
+		tx.lastTask = tx.put(key2(tableDone, ns, id), row)
 		return
 	}
 	key := key2(tableTask, ns, id)
 	if old == nil {
-		tx.expectNew(key)
+		tx.lastTask = tx.putNew(key, row)
+	} else {
+		tx.lastTask = tx.put(key, row)
 	}
-	tx.put(key, row)
 }
 
 // PurgeTask removes a task that is over, with its payload, result, attempts,
@@ -408,7 +451,7 @@ func (tx *Tx) PurgeTask(row *pb.TaskRow) {
 	if row.Traced {
 		tx.del(key1(tableTrace, id))
 	}
-	for _, table := range []byte{tableAttempt, tableAttemptBody, tableReceipt, tableEvidence, tableEvidenceRes} {
+	for _, table := range []byte{tableAttempt, tableAttemptBody, tableEvidence, tableEvidenceRes} {
 		for _, key := range tx.keysUnder(key1(table, id)) {
 			tx.del(key)
 		}
@@ -484,39 +527,36 @@ func (tx *Tx) PutAttempt(old, row *pb.AttemptRow) {
 	}
 	key := key2(tableAttempt, ID(row.TaskId), id)
 	if old == nil {
-		tx.expectNew(key)
+		tx.putNew(key, row)
+	} else {
+		tx.put(key, row)
 	}
-	tx.put(key, row)
 }
 
-// Receipt finds the receipt of an operation on an attempt.
-func (tx *Tx) Receipt(task, attempt, message ID) *pb.ReceiptRow {
-	if a := tx.s.attempts[attempt]; a != nil {
-		for _, r := range a.Receipts {
-			if ID(r.MessageId) == message {
-				return r
-			}
+// PutReceipt keeps the receipt of an operation with its attempt, whose row a is; of
+// renewals the latest renewalsMax are kept.
+func (tx *Tx) PutReceipt(a *pb.AttemptRow, row *pb.ReceiptRow, renewalsMax int) {
+	key := key2(tableAttempt, ID(a.TaskId), ID(a.Id))
+	if v := tx.inEntry(key); v == nil || v.row != proto.Message(a) { // else the row is of this entry and nobody else's yet
+		a = CopyAttempt(a)
+		tx.put(key, a)
+		if live := tx.s.attempts[ID(a.Id)]; live != nil {
+			live.Row = a
 		}
-		return nil
-	}
-	return read[pb.ReceiptRow](tx, key3(tableReceipt, task, attempt, message))
-}
-
-// PutReceipt keeps the receipt of an operation; of renewals the latest
-// renewalsMax are kept.
-func (tx *Tx) PutReceipt(task, attempt ID, row *pb.ReceiptRow, renewalsMax int) {
-	tx.put(key3(tableReceipt, task, attempt, ID(row.MessageId)), row)
-	a := tx.s.attempts[attempt]
-	if a == nil {
-		return
 	}
 	at, _ := slices.BinarySearchFunc(a.Receipts, row, receiptOrder)
-	a.Receipts = slices.Insert(slices.Clone(a.Receipts), at, row)
-	if row.Operation != pb.Operation_OPERATION_RENEW {
-		return
+	receipts := make([]*pb.ReceiptRow, 0, len(a.Receipts)+1)
+	receipts = append(append(append(receipts, a.Receipts[:at]...), row), a.Receipts[at:]...)
+	if row.Operation == pb.Operation_OPERATION_RENEW {
+		receipts = latestRenewals(receipts, renewalsMax)
 	}
+	a.Receipts = receipts
+}
+
+// latestRenewals drops the oldest renewal if there are more than limit.
+func latestRenewals(receipts []*pb.ReceiptRow, limit int) []*pb.ReceiptRow {
 	renewals, oldest := 0, -1
-	for i, r := range a.Receipts {
+	for i, r := range receipts {
 		if r.Operation == pb.Operation_OPERATION_RENEW {
 			if oldest < 0 {
 				oldest = i
@@ -524,10 +564,10 @@ func (tx *Tx) PutReceipt(task, attempt ID, row *pb.ReceiptRow, renewalsMax int) 
 			renewals++
 		}
 	}
-	if renewals > renewalsMax {
-		tx.del(key3(tableReceipt, task, attempt, ID(a.Receipts[oldest].MessageId)))
-		a.Receipts = slices.Delete(a.Receipts, oldest, oldest+1)
+	if renewals > limit {
+		return slices.Delete(receipts, oldest, oldest+1)
 	}
+	return receipts
 }
 
 // EvidenceCount counts the evidence kept with an attempt.
@@ -622,13 +662,25 @@ func (tx *Tx) PutBusiness(ns ID, key string, task ID) {
 
 // Idempotency finds the answer remembered under an Idempotency-Key.
 func (tx *Tx) Idempotency(ns ID, key string) *pb.IdempotencyRow {
+	if !tx.s.remembered.may(idempotencyID(ns, key)) {
+		return nil
+	}
 	return read[pb.IdempotencyRow](tx, keyText(tableIdempotency, ns, key))
 }
 
 // PutIdempotency remembers an answer.
 func (tx *Tx) PutIdempotency(row *pb.IdempotencyRow) {
+	timer := idempotencyTimer(row)
 	tx.put(keyText(tableIdempotency, ID(row.NamespaceId), row.Key), row)
-	tx.moveTimer(Timer{}, idempotencyTimer(row))
+	tx.moveTimer(Timer{}, timer)
+	tx.s.remembered.add(timer.ID, timer.Due)
+}
+
+// ForgetIdempotency is DeleteIdempotency for a row whose time has come: those of
+// earlier times are gone.
+func (tx *Tx) ForgetIdempotency(row *pb.IdempotencyRow) {
+	tx.DeleteIdempotency(row)
+	tx.s.remembered.forget(row.ExpiresAtUs)
 }
 
 // DeleteIdempotency forgets one.

@@ -1,6 +1,7 @@
 package property
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -115,6 +116,25 @@ func decodeAs[T any, P message[T]](b []byte) (P, error) {
 
 func asText(b []byte) (string, error) { return string(b), nil }
 
+// takeReceipts lists the receipts in the rows of attempts as if each had a row of its
+// own, under the key c, task, attempt, message.
+func (r *rows) takeReceipts(old *rows) error {
+	for i, key := range r.attempts.keys {
+		given := slices.Clone(r.attempts.vals[i].Receipts)
+		slices.SortFunc(given, func(a, b *pb.ReceiptRow) int { return bytes.Compare(a.MessageId, b.MessageId) })
+		for _, g := range given {
+			value, err := proto.MarshalOptions{Deterministic: true}.Marshal(g)
+			if err == nil {
+				err = take(&r.receipts, &old.receipts, []byte("c"+key[1:]+string(g.MessageId)), value, decodeAs[pb.ReceiptRow])
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // readRows reads all rows but the event feed, which grows without bound and is
 // checked as it is written.
 func readRows(m *fsm.Machine, old *rows) (*rows, error) {
@@ -132,8 +152,6 @@ func readRows(m *fsm.Machine, old *rows) (*rows, error) {
 			failed = take(&r.tasks, &old.tasks, key, value, decodeAs[pb.TaskRow])
 		case 'a':
 			failed = take(&r.attempts, &old.attempts, key, value, decodeAs[pb.AttemptRow])
-		case 'c':
-			failed = take(&r.receipts, &old.receipts, key, value, decodeAs[pb.ReceiptRow])
 		case 'v':
 			failed = take(&r.evidence, &old.evidence, key, value, decodeAs[pb.EvidenceRow])
 		case 'i':
@@ -166,6 +184,9 @@ func readRows(m *fsm.Machine, old *rows) (*rows, error) {
 	}
 	if err == nil {
 		err = failed
+	}
+	if err == nil {
+		err = r.takeReceipts(old)
 	}
 	if r.meta == nil {
 		r.meta = &pb.MetaRow{}

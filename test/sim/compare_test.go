@@ -217,10 +217,9 @@ func readRows(m *fsm.Machine) *rows {
 			a := &pb.AttemptRow{}
 			decode(a)
 			r.attempts[toID(a.Id)] = a
-		case 'c':
-			c := &pb.ReceiptRow{}
-			decode(c)
-			r.receipts[string(key[17:])] = c
+			for _, c := range a.Receipts {
+				r.receipts[string(key[17:])+string(c.MessageId)] = c
+			}
 		case 'v':
 			r.evidence[toID(key[17:33])]++
 		case 'i':

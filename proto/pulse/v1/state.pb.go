@@ -2560,6 +2560,7 @@ type AttemptRow struct {
 	ResultBytes         uint32                 `protobuf:"varint,25,opt,name=result_bytes,json=resultBytes,proto3" json:"result_bytes,omitempty"`
 	Counted             bool                   `protobuf:"varint,26,opt,name=counted,proto3" json:"counted,omitempty"`                                                        // started or refused: costs an attempt
 	CancelRequestedAtUs int64                  `protobuf:"varint,27,opt,name=cancel_requested_at_us,json=cancelRequestedAtUs,proto3" json:"cancel_requested_at_us,omitempty"` // copied for lease answers
+	Receipts            []*ReceiptRow          `protobuf:"bytes,28,rep,name=receipts,proto3" json:"receipts,omitempty"`                                                       // in the order they were given
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -2781,6 +2782,13 @@ func (x *AttemptRow) GetCancelRequestedAtUs() int64 {
 		return x.CancelRequestedAtUs
 	}
 	return 0
+}
+
+func (x *AttemptRow) GetReceipts() []*ReceiptRow {
+	if x != nil {
+		return x.Receipts
+	}
+	return nil
 }
 
 // ReceiptRow is the immutable first outcome of an operation on an attempt.
@@ -4602,7 +4610,7 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\x04note\x18\x05 \x01(\tR\x04note\"<\n" +
 	"\fTraceContext\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\tR\x06parent\x12\x14\n" +
-	"\x05state\x18\x02 \x01(\tR\x05state\"\x9f\a\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\"\xd1\a\n" +
 	"\n" +
 	"AttemptRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x0e\n" +
@@ -4636,7 +4644,8 @@ const file_pulse_v1_state_proto_rawDesc = "" +
 	"\rresult_digest\x18\x18 \x01(\fR\fresultDigest\x12!\n" +
 	"\fresult_bytes\x18\x19 \x01(\rR\vresultBytes\x12\x18\n" +
 	"\acounted\x18\x1a \x01(\bR\acounted\x123\n" +
-	"\x16cancel_requested_at_us\x18\x1b \x01(\x03R\x13cancelRequestedAtUs\"\xd5\x03\n" +
+	"\x16cancel_requested_at_us\x18\x1b \x01(\x03R\x13cancelRequestedAtUs\x120\n" +
+	"\breceipts\x18\x1c \x03(\v2\x14.pulse.v1.ReceiptRowR\breceipts\"\xd5\x03\n" +
 	"\n" +
 	"ReceiptRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x1d\n" +
@@ -4980,24 +4989,25 @@ var file_pulse_v1_state_proto_depIdxs = []int32{
 	6,  // 13: pulse.v1.Decision.review:type_name -> pulse.v1.ReviewDecision
 	1,  // 14: pulse.v1.AttemptRow.state:type_name -> pulse.v1.AttemptState
 	5,  // 15: pulse.v1.AttemptRow.end_cause:type_name -> pulse.v1.EndCause
-	7,  // 16: pulse.v1.ReceiptRow.operation:type_name -> pulse.v1.Operation
-	0,  // 17: pulse.v1.ReceiptRow.task_state:type_name -> pulse.v1.TaskState
-	1,  // 18: pulse.v1.ReceiptRow.attempt_state:type_name -> pulse.v1.AttemptState
-	8,  // 19: pulse.v1.ReceiptRow.disposition:type_name -> pulse.v1.Disposition
-	9,  // 20: pulse.v1.EvidenceRow.outcome:type_name -> pulse.v1.Outcome
-	13, // 21: pulse.v1.InstanceRow.capabilities:type_name -> pulse.v1.Capability
-	2,  // 22: pulse.v1.TaskTemplate.recovery_safety:type_name -> pulse.v1.RecoverySafety
-	35, // 23: pulse.v1.ScheduleSpec.fields:type_name -> pulse.v1.CronFields
-	10, // 24: pulse.v1.ScheduleSpec.overlap:type_name -> pulse.v1.Overlap
-	36, // 25: pulse.v1.ScheduleSpec.task:type_name -> pulse.v1.TaskTemplate
-	37, // 26: pulse.v1.ScheduleRow.spec:type_name -> pulse.v1.ScheduleSpec
-	39, // 27: pulse.v1.ScheduleRow.recent:type_name -> pulse.v1.ScheduleFire
-	11, // 28: pulse.v1.ScheduleFire.outcome:type_name -> pulse.v1.FireOutcome
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	29, // 16: pulse.v1.AttemptRow.receipts:type_name -> pulse.v1.ReceiptRow
+	7,  // 17: pulse.v1.ReceiptRow.operation:type_name -> pulse.v1.Operation
+	0,  // 18: pulse.v1.ReceiptRow.task_state:type_name -> pulse.v1.TaskState
+	1,  // 19: pulse.v1.ReceiptRow.attempt_state:type_name -> pulse.v1.AttemptState
+	8,  // 20: pulse.v1.ReceiptRow.disposition:type_name -> pulse.v1.Disposition
+	9,  // 21: pulse.v1.EvidenceRow.outcome:type_name -> pulse.v1.Outcome
+	13, // 22: pulse.v1.InstanceRow.capabilities:type_name -> pulse.v1.Capability
+	2,  // 23: pulse.v1.TaskTemplate.recovery_safety:type_name -> pulse.v1.RecoverySafety
+	35, // 24: pulse.v1.ScheduleSpec.fields:type_name -> pulse.v1.CronFields
+	10, // 25: pulse.v1.ScheduleSpec.overlap:type_name -> pulse.v1.Overlap
+	36, // 26: pulse.v1.ScheduleSpec.task:type_name -> pulse.v1.TaskTemplate
+	37, // 27: pulse.v1.ScheduleRow.spec:type_name -> pulse.v1.ScheduleSpec
+	39, // 28: pulse.v1.ScheduleRow.recent:type_name -> pulse.v1.ScheduleFire
+	11, // 29: pulse.v1.ScheduleFire.outcome:type_name -> pulse.v1.FireOutcome
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_pulse_v1_state_proto_init() }
