@@ -72,22 +72,29 @@ type heralds struct {
 	missed    chan struct{} // capacity 1: somebody could not be told
 
 	mu     sync.Mutex
+	newest place                       // to be told
 	resume map[raft.ServerID]time.Time // not to be told before; the far future while it is being told
 }
 
-// tell returns at once. A call that hangs ends with the transport.
+// tell returns at once. A call that hangs ends with the transport. Who is being told of
+// an earlier place hears of this one next.
 func (h *heralds) tell(last place, servers []raft.Server) {
+	h.mu.Lock()
+	h.newest = last
+	h.mu.Unlock()
 	for _, s := range servers {
 		if string(s.ID) == string(h.head.ID) || !h.begin(s.ID) {
 			continue
 		}
 		go func() {
-			var answer raft.AppendEntriesResponse
-			err := h.transport.AppendEntries(s.ID, s.Address, &raft.AppendEntriesRequest{
-				RPCHeader: h.head, Term: h.term,
-				PrevLogEntry: last.index, PrevLogTerm: last.term, LeaderCommitIndex: last.index,
-			}, &answer)
-			h.end(s.ID, err == nil && answer.Success)
+			for at, more := last, true; more; {
+				var answer raft.AppendEntriesResponse
+				err := h.transport.AppendEntries(s.ID, s.Address, &raft.AppendEntriesRequest{
+					RPCHeader: h.head, Term: h.term,
+					PrevLogEntry: at.index, PrevLogTerm: at.term, LeaderCommitIndex: at.index,
+				}, &answer)
+				at, more = h.end(s.ID, at, err == nil && answer.Success)
+			}
 		}()
 	}
 }
@@ -103,16 +110,21 @@ func (h *heralds) begin(id raft.ServerID) bool {
 	return true
 }
 
-func (h *heralds) end(id raft.ServerID, told bool) {
+// end gives the place that the follower is to be told of at once, if there is one.
+func (h *heralds) end(id raft.ServerID, at place, told bool) (next place, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if told && h.newest.index > at.index {
+		return h.newest, true
+	}
 	h.resume[id] = time.Now()
 	if told {
-		return
+		return place{}, false
 	}
 	h.resume[id] = h.resume[id].Add(heraldPause)
 	select {
 	case h.missed <- struct{}{}:
 	default: // it is known
 	}
+	return place{}, false
 }
