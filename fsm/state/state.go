@@ -197,7 +197,7 @@ func load(db *pebble.DB) (*State, error) {
 	s := &State{
 		db:          db,
 		pending:     pending{rows: map[string]*change{}, bytesMax: pendingBytesMax},
-				namespaces:  map[ID]*Namespace{},
+		namespaces:  map[ID]*Namespace{},
 		nsByName:    map[string]ID{},
 		queues:      map[ID]*Queue{},
 		queueByName: map[queueName]ID{},
