@@ -117,8 +117,7 @@ func (r *run) auditRow(c *pb.Command, res *pb.Result) *pb.AuditRow {
 	case *pb.Command_FreeKey:
 		return &pb.AuditRow{Target: b.FreeKey.Key, Note: b.FreeKey.Note, Detail: r.told}
 	case *pb.Command_SetCluster:
-		return &pb.AuditRow{Namespaces: []string{everywhere}, Detail: strings.Join(strings.Fields(fmt.Sprintf("event_retention_ms %d idempotency_keys_max %d format_level %d",
-			b.SetCluster.EventRetentionMs, b.SetCluster.IdempotencyKeysMax, b.SetCluster.FormatLevel)), " ")}
+		return &pb.AuditRow{Namespaces: []string{everywhere}, Detail: settingsText(b.SetCluster)}
 	case *pb.Command_CreateToken, *pb.Command_RevokeToken:
 		t := res.GetToken()
 		return &pb.AuditRow{Target: hex.EncodeToString(t.GetId()), Namespaces: namespacesOf(t), Detail: strings.TrimSpace(t.GetName() + " " + grantsText(t.GetGrants()))}
@@ -127,6 +126,21 @@ func (r *run) auditRow(c *pb.Command, res *pb.Result) *pb.AuditRow {
 	default:
 		return nil
 	}
+}
+
+// settingsText names what was set: a setting that stays as it is is not there.
+func settingsText(c *pb.SetCluster) string {
+	var set []string
+	if c.EventRetentionMs > 0 {
+		set = append(set, fmt.Sprintf("event_retention_ms %d", c.EventRetentionMs))
+	}
+	if c.IdempotencyKeysMax > 0 {
+		set = append(set, fmt.Sprintf("idempotency_keys_max %d", c.IdempotencyKeysMax))
+	}
+	if c.FormatLevel > 0 {
+		set = append(set, fmt.Sprintf("format_level %d", c.FormatLevel))
+	}
+	return strings.Join(set, ", ")
 }
 
 // auditBulk says what was asked and what came of it. A request that selects many tasks

@@ -116,7 +116,7 @@ func stats(s *state.State) *pb.Stats {
 	out := &pb.Stats{
 		AppliedIndex: m.AppliedIndex, FenceBase: m.FenceBase, ClockUs: m.ClockUs, ClusterId: m.ClusterId,
 		StateHash: m.StateHash, Gateways: s.Gateways(), KeysHeld: s.KeysHeld(), TimersNear: uint64(s.NearTimers()),
-		FormatLevel: m.FormatLevel,
+		FormatLevel: m.FormatLevel, EventRetentionMs: m.EventRetentionMs, IdempotencyKeysMax: m.IdempotencyKeysMax,
 	}
 	if n := len(m.Openings); n > 0 {
 		out.Openings = m.Openings[n-1].Count

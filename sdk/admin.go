@@ -297,6 +297,37 @@ func (c *Client) Members(ctx context.Context) ([]*Member, error) {
 	return out.Members, nil
 }
 
+// ClusterSettings are what is set for the cluster as a whole.
+type ClusterSettings struct {
+	EventRetentionMillis int64  `json:"event_retention_ms,omitempty"`          // how long events can be watched from where one was
+	IdempotencyKeysMax   uint64 `json:"idempotency_keys_max,omitempty,string"` // remembered in a namespace at a time
+}
+
+// ClusterSettings reads the settings of the cluster.
+func (c *Client) ClusterSettings(ctx context.Context, opts ...CallOption) (*ClusterSettings, error) {
+	out := new(ClusterSettings)
+	if err := c.read(ctx, "/v1/cluster/settings", nil, out, opts); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// SetClusterSettings changes settings of the cluster; zero leaves one as it is.
+// It returns all of them as they are then. Events are kept from 1 minute to 10
+// years, keys are from 1 to 1,000,000,000; anything else, or nothing to change, is
+// refused with invalid_argument. Sending it again does no harm.
+func (c *Client) SetClusterSettings(ctx context.Context, settings ClusterSettings, opts ...CallOption) (*ClusterSettings, error) {
+	body, err := marshal(settings)
+	if err != nil {
+		return nil, err
+	}
+	out := new(ClusterSettings)
+	if err := c.change(ctx, http.MethodPut, "/v1/cluster/settings", body, out, opts); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LogLevel is what the node at the client's address writes to its log: debug, info,
 // warn or error.
 func (c *Client) LogLevel(ctx context.Context) (*NodeLogLevel, error) {

@@ -51,8 +51,8 @@ type ClientOptions struct {
 // A call repeats what failed in a way that may pass (no leader, a full queue, an
 // unknown result, a network error) until its context ends. That is safe: every
 // call that changes something carries an Idempotency-Key of its own, under
-// which the cluster answers a repeat with the first answer; Transfer and
-// RemoveServer do no harm when they are repeated. So give each call a context
+// which the cluster answers a repeat with the first answer; Transfer,
+// RemoveServer and SetClusterSettings do no harm when they are repeated. So give each call a context
 // with an end.
 type Client struct {
 	api       *api

@@ -18,6 +18,7 @@ import (
 
 	"pulse/cluster/steady"
 	"pulse/fsm/state"
+	"pulse/schema/apiv1"
 	"pulse/sdk"
 )
 
@@ -25,7 +26,7 @@ func (a *app) clusterCommand() *cobra.Command {
 	return noun("cluster", "See how the cluster stands, change its servers, back it up, secure it",
 		`A cluster is the servers that keep one state together; each of them answers for all.`,
 		"  pulse cluster status\n  pulse cluster members\n  pulse cluster backup pulse.backup",
-		a.clusterStatusCommand(), a.clusterMembersCommand(), a.clusterTransferCommand(), a.clusterLogLevelCommand(), a.clusterRemoveCommand(), a.clusterBackupCommand(), a.clusterDebugCommand(),
+		a.clusterStatusCommand(), a.clusterMembersCommand(), a.clusterTransferCommand(), a.clusterLogLevelCommand(), a.clusterSettingsCommand(), a.clusterRemoveCommand(), a.clusterBackupCommand(), a.clusterDebugCommand(),
 		a.clusterRestoreCommand(),
 		a.initTLSCommand(), a.addNodeCommand(), a.addClientCommand(), a.renewCommand(), a.rotateCACommand(), a.revokeCommand(), a.certsCommand())
 }
@@ -289,6 +290,61 @@ all that are alive. With several addresses one of the two has to be said for a c
 	cmd.Flags().StringVar(&node, "node", "", "the node of this name, see 'pulse cluster members'")
 	cmd.Flags().BoolVar(&all, "all", false, "all nodes that are alive")
 	cmd.ValidArgs = logLevels
+	return cmd
+}
+
+func (a *app) clusterSettingsCommand() *cobra.Command {
+	var retention span
+	var set sdk.ClusterSettings
+	cmd := &cobra.Command{
+		Use:   "settings",
+		Short: "See or change what holds for the whole cluster",
+		Long: `See the settings that hold for all namespaces, or change those that flags name; the
+others stay as they are. They are kept by the cluster, and in its backups.
+
+An Idempotency-Key is remembered for 24 hours and takes memory and disk of every server.
+Of a namespace that remembers as many as it may, a submission with a new one is refused
+with rate_limited. What is remembered stays, also under a lower bound. Events that are
+older than they are kept for go when that gets shorter.`,
+		Example: "  pulse cluster settings\n  pulse cluster settings --event-retention 72h --idempotency-keys-max 20000000",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			changes := false
+			if cmd.Flags().Changed("event-retention") {
+				set.EventRetentionMillis, changes = retention.millis(), true
+				if ms := set.EventRetentionMillis; ms < apiv1.EventRetentionMillisMin || ms > apiv1.RetentionMillisMax {
+					return usagef("--event-retention is %s: give 1m to 3650d", spellMillis(ms))
+				}
+			}
+			if cmd.Flags().Changed("idempotency-keys-max") {
+				changes = true
+				if n := set.IdempotencyKeysMax; n < 1 || n > apiv1.IdempotencyKeysMaxMax {
+					return usagef("--idempotency-keys-max is %d: give 1 to %d", n, apiv1.IdempotencyKeysMaxMax)
+				}
+			}
+			c, ctx, cancel, err := a.call(cmd)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			var is *sdk.ClusterSettings
+			if changes {
+				is, err = c.SetClusterSettings(ctx, set)
+			} else {
+				is, err = c.ClusterSettings(ctx)
+			}
+			if err != nil {
+				return err
+			}
+			return a.printOne(cmd, is, func(d *details) {
+				d.put("Events are kept for", spellMillis(is.EventRetentionMillis))
+				d.put("Idempotency-Keys of a namespace", "at most "+commas(is.IdempotencyKeysMax))
+			})
+		},
+	}
+	cmd.Flags().SortFlags = false
+	cmd.Flags().Var(&retention, "event-retention", "how long events stay in the feeds of namespaces, 1m to 3650d (3d unless it was changed)")
+	cmd.Flags().Uint64Var(&set.IdempotencyKeysMax, "idempotency-keys-max", 0, "most Idempotency-Keys that a namespace remembers, 1 to 1000000000 (10000000 unless it was changed)")
 	return cmd
 }
 

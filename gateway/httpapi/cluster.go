@@ -67,6 +67,69 @@ func stateStatus(answer *pb.Answer) *StateStatus {
 	return out
 }
 
+// getSettings is GET /v1/cluster/settings.
+func getSettings(e *exchange) error {
+	query := settingsQuery()
+	e.freshness(query)
+	if err := e.query.err(); err != nil {
+		return err
+	}
+	answer, err := e.ask(query)
+	if err != nil {
+		return err
+	}
+	settings, err := settingsOf(answer)
+	if err != nil {
+		return err
+	}
+	e.freshnessHeaders(answer, query.Consistency)
+	return e.answerShape(settings)
+}
+
+// putSettings is PUT /v1/cluster/settings. No namespace remembers its answer: a
+// repeat sets the same again.
+func putSettings(e *exchange) error {
+	body, err := e.body()
+	if err != nil {
+		return err
+	}
+	asked, refusal := apiv1.DecodeClusterSettings(body)
+	if refusal != nil {
+		return refusal
+	}
+	c := e.command(newIDs(1), apiv1.TargetContent("pulse.cluster.set", "", 0))
+	c.Body = &pb.Command_SetCluster{SetCluster: &pb.SetCluster{
+		EventRetentionMs: asked.EventRetentionMillis, IdempotencyKeysMax: uint64(asked.IdempotencyKeysMax),
+	}}
+	if _, err := e.submit(c); err != nil {
+		return err
+	}
+	var settings ClusterSettings
+	answer, err := e.follow(settingsQuery())
+	if err == nil {
+		settings, err = settingsOf(answer)
+	}
+	if err != nil {
+		// It is done: no error may say that nothing has happened.
+		return schema.Errorf(schema.ResultUnknown, "the settings were changed and could not be read then: %v", err)
+	}
+	return e.answerShape(settings)
+}
+
+func settingsQuery() *pb.Query {
+	return &pb.Query{Body: &pb.Query_GetStats{GetStats: &pb.GetStats{}}}
+}
+
+// settingsOf are the settings in an answer. A server of an older version answers
+// without them, and 0 would be a lie.
+func settingsOf(answer *pb.Answer) (ClusterSettings, error) {
+	s := answer.GetStats()
+	if s.GetEventRetentionMs() == 0 {
+		return ClusterSettings{}, schema.Errorf(schema.Unavailable, "the server that was asked runs an older version, which does not tell settings")
+	}
+	return ClusterSettings{EventRetentionMillis: s.GetEventRetentionMs(), IdempotencyKeysMax: Number(s.GetIdempotencyKeysMax())}, nil
+}
+
 // backup is GET /v1/cluster/backup: the whole state as one checked stream. A
 // backup that fails on the way ends its connection, so that nobody takes what
 // has arrived for the whole.

@@ -467,7 +467,7 @@ func sampleAnswer(q *pb.Query) *pb.Answer {
 	case *pb.Query_GetStats:
 		a.Body = &pb.Answer_Stats{Stats: &pb.Stats{
 			AppliedIndex: 79, ClockUs: testNow, ClusterId: id(7), StateHash: id(8), Openings: 1, Queues: []*pb.QueueView{sampleQueue()},
-			SessionsConnected: 1, AttemptsRunning: 2, KeysHeld: 1, TimersNear: 4,
+			SessionsConnected: 1, AttemptsRunning: 2, KeysHeld: 1, TimersNear: 4, EventRetentionMs: 259_200_000, IdempotencyKeysMax: 10_000_000,
 			Gateways: []*pb.GatewayRow{{Id: "node-1", LiveUntilUs: testNow + 6e6, StartedAtUs: testNow}},
 		}}
 	}

@@ -420,6 +420,15 @@ func clusterRoutes() []*route {
 		body: typeOf[LogLevelWish](), bodyMust: true, answers: ok(typeOf[LogLevel](), "The level."),
 		codes: []schema.Code{schema.Conflict}, handle: putLogLevel,
 	}, {
+		method: http.MethodGet, path: "/v1/cluster/settings", id: "get-settings", tag: "cluster",
+		title: "Read the settings of the cluster", about: "Those that hold for all namespaces alike.",
+		query: freshness, answers: ok(typeOf[ClusterSettings](), "The settings."), handle: getSettings,
+	}, {
+		method: http.MethodPut, path: "/v1/cluster/settings", id: "put-settings", tag: "cluster", unkeyed: true,
+		title: "Change settings of the cluster", about: "What is absent stays as it is; something has to be there. They are kept, and in backups. A repeat sets the same again.",
+		body: typeOf[ClusterSettingsWish](), bodyMust: true, answers: ok(typeOf[ClusterSettings](), "All settings as they are then."),
+		handle: putSettings,
+	}, {
 		method: http.MethodGet, path: "/v1/cluster", id: "get-cluster", tag: "cluster",
 		title: "See how the cluster stands", about: "Answered from what this node knows, with or without a leader.",
 		query: freshness, answers: ok(typeOf[ClusterStatus](), "The status."), codes: []schema.Code{schema.Conflict}, handle: getCluster,

@@ -115,6 +115,8 @@ var goldens = []golden{
 	{"remove_server", "POST", "/v1/cluster:remove", `{"node_id":"node-2","force":true}`, nil},
 	{"get_log_level", "GET", "/v1/cluster/log-level", "", nil},
 	{"put_log_level", "PUT", "/v1/cluster/log-level", `{"level":"info"}`, nil},
+	{"get_settings", "GET", "/v1/cluster/settings", "", nil},
+	{"put_settings", "PUT", "/v1/cluster/settings", `{"event_retention_ms":3600000,"idempotency_keys_max":"20000000"}`, []string{"X-Pulse-Note", "one large import"}},
 	{"get_profile", "GET", "/debug/pprof/nothing", "", nil},
 	{"backup", "GET", "/v1/cluster/backup", "", nil},
 	{"debug_node", "GET", "/v1/cluster/debug", "", nil},

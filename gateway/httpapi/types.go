@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pulse/schema"
+	"pulse/schema/apiv1"
 )
 
 // The shapes of the API. The OpenAPI document is made from them; of the answers,
@@ -978,6 +979,29 @@ type LogLevel struct {
 // LogLevelWish is what its log is to have from now on.
 type LogLevelWish struct {
 	Level string `json:"level" enum:"debug,info,warn,error"`
+}
+
+// ClusterSettings are what is set for a cluster as a whole.
+type ClusterSettings struct {
+	EventRetentionMillis int64  `json:"event_retention_ms" doc:"How long events stay in the feeds of namespaces."`
+	IdempotencyKeysMax   Number `json:"idempotency_keys_max" doc:"Remembered in a namespace at a time; beyond it a request that carries a new one is refused with rate_limited."`
+}
+
+// ClusterSettingsWish changes settings; what is absent stays as it is.
+type ClusterSettingsWish struct {
+	EventRetentionMillis int64    `json:"event_retention_ms,omitempty" minimum:"60000" maximum:"315360000000" doc:"How long events stay in the feeds of namespaces; older ones go when it gets shorter."`
+	IdempotencyKeysMax   KeysWish `json:"idempotency_keys_max,omitempty" doc:"Remembered in a namespace at a time. What is remembered already stays, also under a lower one."`
+}
+
+// KeysWish is a number of keys as a number, or as answers spell it.
+type KeysWish struct{}
+
+// Schema is either of two.
+func (KeysWish) Schema(huma.Registry) *huma.Schema {
+	low, high := 1.0, float64(apiv1.IdempotencyKeysMaxMax)
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeInteger, Minimum: &low, Maximum: &high}, {Ref: schemaPrefix + "Revision"},
+	}}
 }
 
 // Backlog is the work that a queue has for workers. Its numbers are JSON numbers,

@@ -58,6 +58,8 @@ var HTTP = map[string]Rule{
 	"remove-server":       {Command, Clusterwide},
 	"get-log-level":       {Command, Clusterwide}, // of the node that is asked
 	"put-log-level":       {Command, Clusterwide},
+	"get-settings":        {Look, Filtered}, // of all namespaces alike
+	"put-settings":        {Command, Clusterwide},
 	"get-profile":         {Command, Clusterwide},
 
 	"get-caller":   {Self, Filtered},

@@ -147,6 +147,47 @@ func DecodeLogLevel(body []byte) (LogLevel, *schema.Error) {
 	return l, r.refusal()
 }
 
+const (
+	// EventRetentionMillisMin bounds how short events are kept: a minute, so that
+	// whoever follows them can be away for a moment.
+	EventRetentionMillisMin = 60_000
+	// IdempotencyKeysMaxMax bounds the bound on remembered keys.
+	IdempotencyKeysMaxMax = 1_000_000_000
+)
+
+// ClusterSettings is the body of cluster/settings; 0 leaves one as it is.
+type ClusterSettings struct {
+	EventRetentionMillis int64
+	IdempotencyKeysMax   int64 // of a namespace
+}
+
+// DecodeClusterSettings reads {event_retention_ms?, idempotency_keys_max?}, at
+// least one of them.
+func DecodeClusterSettings(body []byte) (ClusterSettings, *schema.Error) {
+	r, refusal := open(body, schema.DepthMax, false)
+	if refusal != nil {
+		return ClusterSettings{}, refusal
+	}
+	var s ClusterSettings
+	start := r.at
+	if r.enter() {
+		for r.member() {
+			switch string(r.name) {
+			case "event_retention_ms":
+				r.integer(&s.EventRetentionMillis, EventRetentionMillisMin, RetentionMillisMax)
+			case "idempotency_keys_max":
+				r.count(&s.IdempotencyKeysMax, 1, IdempotencyKeysMaxMax)
+			default:
+				r.unknown()
+			}
+		}
+	}
+	if r.code == "" && s == (ClusterSettings{}) {
+		r.fault(start, "give event_retention_ms or idempotency_keys_max")
+	}
+	return s, r.refusal()
+}
+
 // Removal is the body of cluster:remove.
 type Removal struct {
 	NodeID string

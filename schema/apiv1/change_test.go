@@ -19,6 +19,7 @@ var decoders = map[string]struct {
 	"nothing":     {`{}`, DecodeNothing},
 	"review":      {`{"decision":"CANCELLED","note":"n"}`, func(b []byte) *schema.Error { _, r := DecodeReview(b); return r }},
 	"transfer":    {`{"node_id":"node-1"}`, func(b []byte) *schema.Error { _, r := DecodeTransfer(b); return r }},
+	"settings":    {`{"event_retention_ms":60000}`, func(b []byte) *schema.Error { _, r := DecodeClusterSettings(b); return r }},
 	"removal":     {`{"node_id":"node-1","force":true}`, func(b []byte) *schema.Error { _, r := DecodeRemoval(b); return r }},
 	"bulk":        {`{"action":"cancel","filter":{}}`, func(b []byte) *schema.Error { _, r := DecodeBulk(b); return r }},
 	"token":       {`{"name":"ci","grants":[{"role":"reader","namespace":"*"}]}`, func(b []byte) *schema.Error { _, r := DecodeToken(b); return r }},

@@ -2874,23 +2874,25 @@ func (x *KeyList) GetNextAfter() string {
 }
 
 type Stats struct {
-	state             protoimpl.MessageState `protogen:"open.v1"`
-	AppliedIndex      uint64                 `protobuf:"varint,1,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
-	FenceBase         uint64                 `protobuf:"varint,2,opt,name=fence_base,json=fenceBase,proto3" json:"fence_base,omitempty"`
-	ClockUs           int64                  `protobuf:"varint,3,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
-	ClusterId         []byte                 `protobuf:"bytes,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	StateHash         []byte                 `protobuf:"bytes,5,opt,name=state_hash,json=stateHash,proto3" json:"state_hash,omitempty"`
-	Openings          uint64                 `protobuf:"varint,6,opt,name=openings,proto3" json:"openings,omitempty"`
-	Queues            []*QueueView           `protobuf:"bytes,7,rep,name=queues,proto3" json:"queues,omitempty"`
-	SessionsConnected uint64                 `protobuf:"varint,8,opt,name=sessions_connected,json=sessionsConnected,proto3" json:"sessions_connected,omitempty"`
-	AttemptsLeased    uint64                 `protobuf:"varint,9,opt,name=attempts_leased,json=attemptsLeased,proto3" json:"attempts_leased,omitempty"`
-	AttemptsRunning   uint64                 `protobuf:"varint,10,opt,name=attempts_running,json=attemptsRunning,proto3" json:"attempts_running,omitempty"`
-	Gateways          []*GatewayRow          `protobuf:"bytes,11,rep,name=gateways,proto3" json:"gateways,omitempty"`
-	KeysHeld          uint64                 `protobuf:"varint,12,opt,name=keys_held,json=keysHeld,proto3" json:"keys_held,omitempty"`
-	TimersNear        uint64                 `protobuf:"varint,13,opt,name=timers_near,json=timersNear,proto3" json:"timers_near,omitempty"`
-	FormatLevel       uint32                 `protobuf:"varint,14,opt,name=format_level,json=formatLevel,proto3" json:"format_level,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	AppliedIndex       uint64                 `protobuf:"varint,1,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	FenceBase          uint64                 `protobuf:"varint,2,opt,name=fence_base,json=fenceBase,proto3" json:"fence_base,omitempty"`
+	ClockUs            int64                  `protobuf:"varint,3,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
+	ClusterId          []byte                 `protobuf:"bytes,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	StateHash          []byte                 `protobuf:"bytes,5,opt,name=state_hash,json=stateHash,proto3" json:"state_hash,omitempty"`
+	Openings           uint64                 `protobuf:"varint,6,opt,name=openings,proto3" json:"openings,omitempty"`
+	Queues             []*QueueView           `protobuf:"bytes,7,rep,name=queues,proto3" json:"queues,omitempty"`
+	SessionsConnected  uint64                 `protobuf:"varint,8,opt,name=sessions_connected,json=sessionsConnected,proto3" json:"sessions_connected,omitempty"`
+	AttemptsLeased     uint64                 `protobuf:"varint,9,opt,name=attempts_leased,json=attemptsLeased,proto3" json:"attempts_leased,omitempty"`
+	AttemptsRunning    uint64                 `protobuf:"varint,10,opt,name=attempts_running,json=attemptsRunning,proto3" json:"attempts_running,omitempty"`
+	Gateways           []*GatewayRow          `protobuf:"bytes,11,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	KeysHeld           uint64                 `protobuf:"varint,12,opt,name=keys_held,json=keysHeld,proto3" json:"keys_held,omitempty"`
+	TimersNear         uint64                 `protobuf:"varint,13,opt,name=timers_near,json=timersNear,proto3" json:"timers_near,omitempty"`
+	FormatLevel        uint32                 `protobuf:"varint,14,opt,name=format_level,json=formatLevel,proto3" json:"format_level,omitempty"`
+	EventRetentionMs   int64                  `protobuf:"varint,15,opt,name=event_retention_ms,json=eventRetentionMs,proto3" json:"event_retention_ms,omitempty"`
+	IdempotencyKeysMax uint64                 `protobuf:"varint,16,opt,name=idempotency_keys_max,json=idempotencyKeysMax,proto3" json:"idempotency_keys_max,omitempty"` // for each namespace
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Stats) Reset() {
@@ -3017,6 +3019,20 @@ func (x *Stats) GetTimersNear() uint64 {
 func (x *Stats) GetFormatLevel() uint32 {
 	if x != nil {
 		return x.FormatLevel
+	}
+	return 0
+}
+
+func (x *Stats) GetEventRetentionMs() int64 {
+	if x != nil {
+		return x.EventRetentionMs
+	}
+	return 0
+}
+
+func (x *Stats) GetIdempotencyKeysMax() uint64 {
+	if x != nil {
+		return x.IdempotencyKeysMax
 	}
 	return 0
 }
@@ -3766,7 +3782,7 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"\aKeyList\x12%\n" +
 	"\x04keys\x18\x01 \x03(\v2\x11.pulse.v1.KeyViewR\x04keys\x12\x1d\n" +
 	"\n" +
-	"next_after\x18\x02 \x01(\tR\tnextAfter\"\x83\x04\n" +
+	"next_after\x18\x02 \x01(\tR\tnextAfter\"\xe3\x04\n" +
 	"\x05Stats\x12#\n" +
 	"\rapplied_index\x18\x01 \x01(\x04R\fappliedIndex\x12\x1d\n" +
 	"\n" +
@@ -3786,7 +3802,9 @@ const file_pulse_v1_query_proto_rawDesc = "" +
 	"\tkeys_held\x18\f \x01(\x04R\bkeysHeld\x12\x1f\n" +
 	"\vtimers_near\x18\r \x01(\x04R\n" +
 	"timersNear\x12!\n" +
-	"\fformat_level\x18\x0e \x01(\rR\vformatLevel\"\x8c\x02\n" +
+	"\fformat_level\x18\x0e \x01(\rR\vformatLevel\x12,\n" +
+	"\x12event_retention_ms\x18\x0f \x01(\x03R\x10eventRetentionMs\x120\n" +
+	"\x14idempotency_keys_max\x18\x10 \x01(\x04R\x12idempotencyKeysMax\"\x8c\x02\n" +
 	"\bActivity\x12\x19\n" +
 	"\bsince_us\x18\x01 \x01(\x03R\asinceUs\x12\x17\n" +
 	"\astep_us\x18\x02 \x01(\x03R\x06stepUs\x12!\n" +
