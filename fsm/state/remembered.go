@@ -31,7 +31,7 @@ const (
 	// filterKeys and filterKeysMax are how many keys the first and the largest
 	// filter hold; each is twice as large as the one before.
 	filterKeys    = 16 << 10
-	filterKeysMax = 1 << 20
+	filterKeysMax = 16 << 20
 	// blockKeys is how many keys a block of 32 bytes is for: 12.8 bits for each,
 	// with which some 0.5 % of unused keys are looked up all the same.
 	blockKeys = 20
