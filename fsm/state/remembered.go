@@ -16,6 +16,7 @@ import (
 // earlier, with its namespace, costs a look into the store at the worst.
 type remembered struct {
 	filters []keyFilter // by the time their last key is forgotten
+	unread  []byte      // the key of the first timer that has not been looked at since the start; nil: all were
 }
 
 // keyFilter holds the hashes of keys: a bit in each of the eight words of one block.
@@ -65,6 +66,9 @@ func (f *keyFilter) place(hash ID) (*filterBlock, uint64) {
 
 // may says that a key is perhaps remembered; if not, it certainly is not.
 func (r *remembered) may(hash ID) bool {
+	if r.unread != nil {
+		return true
+	}
 	for i := range r.filters {
 		b, bits := r.filters[i].place(hash)
 		all := uint32(1)
@@ -88,21 +92,37 @@ func (r *remembered) forget(before int64) {
 	r.filters = slices.Delete(r.filters, 0, n)
 }
 
-// loadRemembered finds the keys again: each has a timer with its hash.
-func (s *State) loadRemembered() error {
-	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{tableTimer}, UpperBound: []byte{tableTimer + 1}})
+// timersRead is how many timers an entry looks at for the keys of before the start.
+// It takes about half a millisecond; a million would be half a second of the start.
+const timersRead = 2_048
+
+// readRemembered goes on finding the keys that were there at the start: each has a
+// timer with its hash. Until all are found, the store is asked.
+func (s *State) readRemembered() error {
+	r := &s.remembered
+	if r.unread == nil {
+		return nil
+	}
+	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: r.unread, UpperBound: []byte{tableTimer + 1}})
 	if err != nil {
 		return fmt.Errorf("read timers: %w", err)
 	}
-	for iter.First(); iter.Valid(); iter.Next() {
+	n := 0
+	for iter.First(); iter.Valid() && n < timersRead; iter.Next() {
+		n++
 		key := iter.Key()
 		if len(key) != timerKeyBytes {
 			_ = iter.Close()
 			return fmt.Errorf("timer row %x is damaged", key)
 		}
 		if TimerKind(key[9]) == TimerIdempotency {
-			s.remembered.add(ID(key[10:]), int64(binary.BigEndian.Uint64(key[1:])))
+			r.add(ID(key[10:]), int64(binary.BigEndian.Uint64(key[1:])))
 		}
+	}
+	if iter.Valid() {
+		r.unread = slices.Clone(iter.Key())
+	} else {
+		r.unread = nil
 	}
 	if err := iter.Close(); err != nil {
 		return fmt.Errorf("read timers: %w", err)

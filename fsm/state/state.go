@@ -213,10 +213,11 @@ func load(db *pebble.DB) (*State, error) {
 		timers:      newTimers(),
 		schedules:   newSchedules(),
 		touched:     map[*Queue]struct{}{},
+		remembered:  remembered{unread: []byte{tableTimer}},
 	}
 	for _, step := range []func() error{
 		s.loadMeta, s.loadNamespaces, s.loadQueues, s.loadGateways, s.loadKeys, s.loadInstances, s.loadTasks, s.loadTokens,
-		s.loadZones, s.loadSchedules, s.loadRemembered,
+		s.loadZones, s.loadSchedules,
 	} {
 		if err := step(); err != nil {
 			return nil, err

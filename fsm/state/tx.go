@@ -54,6 +54,9 @@ func (s *State) Begin(index, term uint64, now int64) *Tx {
 	if err := s.timers.extend(s, now); err != nil {
 		panic(err)
 	}
+	if err := s.readRemembered(); err != nil {
+		panic(err)
+	}
 	m := proto.CloneOf(s.meta)
 	m.AppliedIndex, m.AppliedTerm = index, term
 	m.ClockUs = max(m.ClockUs, now)
