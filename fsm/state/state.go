@@ -80,10 +80,10 @@ type queueName struct {
 // what has not reached its tables is applied again from the log of the cluster.
 func StoreOptions() *pebble.Options {
 	o := &pebble.Options{
-		CacheSize:                   80 << 20, // memtables included
+		CacheSize:                   64 << 20, // memtables included
 		DisableWAL:                  true,
 		FormatMajorVersion:          pebble.FormatNewest,
-		MemTableSize:                32 << 20,
+		MemTableSize:                16 << 20,
 		MemTableStopWritesThreshold: 4,
 		// Tables of consecutive flushes overlap by what was under way between
 		// them; several are merged at a time, so that less is written twice.
