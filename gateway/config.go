@@ -51,6 +51,7 @@ type Config struct {
 	HeaderWithin time.Duration // 5 s for the headers of a request
 	WriteWithin  time.Duration // 60 s for an answer; streams set their own
 	IdleFor      time.Duration // 2 min between two requests of a connection
+	LeaveWithin  time.Duration // 300 ms, after Shutdown was called, for clients that say nothing
 
 	// ConnectionsMax bounds the connections: 65,536. AddressMax bounds those
 	// of one address: 16,384, an IPv6 /64 being one, loopback unbounded.
@@ -84,6 +85,7 @@ func (c Config) complete() (Config, error) {
 		{"HeaderWithin", &c.HeaderWithin, 5 * time.Second},
 		{"WriteWithin", &c.WriteWithin, 60 * time.Second},
 		{"IdleFor", &c.IdleFor, 2 * time.Minute},
+		{"LeaveWithin", &c.LeaveWithin, 300 * time.Millisecond},
 	} {
 		if *f.value < 0 {
 			return c, fmt.Errorf("gateway: %s is %s: give a positive duration, or 0 for %s", f.name, *f.value, f.is)

@@ -14,6 +14,7 @@ type listener struct {
 	max        int
 	addressMax int
 	refused    atomic.Uint64
+	close      sync.Once
 
 	mu      sync.Mutex
 	closed  bool // by abort: nothing is accepted any more
@@ -26,6 +27,13 @@ func newListener(l net.Listener, cfg *Config) *listener {
 		Listener: l, max: cfg.ConnectionsMax, addressMax: cfg.AddressMax,
 		conns: make(map[*conn]struct{}), address: make(map[netip.Addr]int),
 	}
+}
+
+// Close closes the port, and is no error the second time.
+func (l *listener) Close() error {
+	var err error
+	l.close.Do(func() { err = l.Listener.Close() })
+	return err
 }
 
 // Accept returns the next connection that is within the limits. One that is not

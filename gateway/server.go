@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"pulse/schema"
 )
@@ -23,9 +25,13 @@ type Server struct {
 	cfg  Config
 	http *http.Server
 
+	leaving atomic.Bool // Shutdown was called
+
 	mu       sync.Mutex
 	listener *listener // nil before Serve
 	aborted  bool
+	open     map[net.Conn]struct{} // connections that speak HTTP
+	alone    chan struct{}         // closed when open gets empty after Shutdown was called
 }
 
 // New checks the config.
@@ -34,7 +40,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg}
+	s := &Server{cfg: cfg, open: make(map[net.Conn]struct{}), alone: make(chan struct{})}
 	g := &guard{api: cfg.API, next: http.HandlerFunc(s.route), auth: cfg.Auth}
 	for _, host := range cfg.Hosts {
 		g.hosts = append(g.hosts, strings.ToLower(host))
@@ -44,7 +50,8 @@ func New(cfg Config) (*Server, error) {
 		g.origins = append(g.origins, origin)
 	}
 	s.http = &http.Server{
-		Handler:           g,
+		Handler:           s.farewell(g),
+		ConnState:         s.track,
 		TLSConfig:         cfg.TLS.Clone(),
 		ReadHeaderTimeout: cfg.HeaderWithin,
 		WriteTimeout:      cfg.WriteWithin,
@@ -70,28 +77,87 @@ func (s *Server) Serve(l net.Listener) error {
 	if aborted {
 		own.abort()
 	}
+	if s.leaving.Load() {
+		_ = own.Close() // Shutdown saw no listener
+	}
 	var err error
 	if s.cfg.TLS != nil {
 		err = s.http.ServeTLS(own, "", "")
 	} else {
 		err = s.http.Serve(own)
 	}
-	if errors.Is(err, http.ErrServerClosed) || s.isAborted() {
+	if errors.Is(err, http.ErrServerClosed) || s.leaving.Load() || s.isAborted() {
 		return nil
 	}
 	return fmt.Errorf("gateway: listener: %w", err)
 }
 
 // Shutdown refuses new connections, ends streams and long polls, and waits for
-// what is being answered. When ctx ends, what is left is cut off. Connections
-// of workers are their handler's to close.
+// what is being answered. A client whose connection is in use is told with its
+// next answer to open another; one that says nothing for Config.LeaveWithin is
+// disconnected, as late as that because a request may be on its way. When ctx
+// ends, what is left is cut off. Connections of workers are their handler's to
+// close.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.leaving.Store(true)
 	s.cfg.API.Drain()
+	s.mu.Lock()
+	if len(s.open) == 0 {
+		s.endAlone()
+	}
+	own := s.listener
+	s.mu.Unlock()
+	if own != nil {
+		_ = own.Close() // closed is what it is to be
+	}
+	leave := time.NewTimer(s.cfg.LeaveWithin)
+	defer leave.Stop()
+	select {
+	case <-s.alone:
+	case <-leave.C:
+	case <-ctx.Done():
+	}
 	err := s.http.Shutdown(ctx)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("gateway: shutdown: %w", err), s.http.Close())
 	}
 	return err
+}
+
+// farewell tells clients with each answer, once the server is leaving, that it
+// is the last one on this connection: they use another for the next request
+// instead of finding this one closed after they sent it.
+func (s *Server) farewell(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.leaving.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// track keeps account of the connections that Shutdown waits for.
+func (s *Server) track(c net.Conn, state http.ConnState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		s.open[c] = struct{}{}
+	case http.StateHijacked, http.StateClosed:
+		delete(s.open, c)
+		if len(s.open) == 0 && s.leaving.Load() {
+			s.endAlone()
+		}
+	}
+}
+
+// endAlone wants mu.
+func (s *Server) endAlone() {
+	select {
+	case <-s.alone:
+	default:
+		close(s.alone)
+	}
 }
 
 // Abort closes the port and every connection at once, whatever they are doing.

@@ -457,6 +457,92 @@ func TestShutdownWaitsForAnswersAndNothingElse(t *testing.T) {
 	})
 }
 
+// TestShutdownDoesNotCloseAConnectionUnderARequest: a client that keeps using
+// its connection is told to leave it, and is not found out by a request that
+// meets a closed one.
+func TestShutdownDoesNotCloseAConnectionUnderARequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, l, _ := run(t, newConfig())
+		type client struct {
+			net.Conn
+			in *bufio.Reader
+		}
+		ask := func(c client) (*http.Response, error) {
+			if _, err := io.WriteString(c, "POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n"); err != nil {
+				return nil, err
+			}
+			res, err := http.ReadResponse(c.in, nil)
+			if err == nil {
+				_, err = io.Copy(io.Discard, res.Body)
+				_ = res.Body.Close()
+			}
+			return res, err
+		}
+		var busy, silent client
+		for _, c := range []*client{&busy, &silent} {
+			conn, err := l.Dial(t.Context(), "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			*c = client{conn, bufio.NewReader(conn)}
+			if res, err := ask(*c); err != nil || res.Close {
+				t.Fatalf("before: %v %v", res, err)
+			}
+		}
+		started := time.Now()
+		down := make(chan error, 1)
+		go func() { down <- s.Shutdown(t.Context()) }()
+		synctest.Wait()
+		if _, err := l.Dial(t.Context(), "", ""); err == nil {
+			t.Error("the port is open")
+		}
+		time.Sleep(299 * time.Millisecond)
+		if res, err := ask(busy); err != nil || res.StatusCode != 200 || !res.Close {
+			t.Errorf("a request after Shutdown was called: %v %v", res, err)
+		}
+		if _, err := busy.in.ReadByte(); err != io.EOF {
+			t.Errorf("after the last answer: %v", err)
+		}
+		if _, err := silent.in.ReadByte(); err != io.EOF || time.Since(started) < 300*time.Millisecond {
+			t.Errorf("a silent client: %v after %s", err, time.Since(started))
+		}
+		if err := <-down; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestShutdownDoesNotWaitForNobody: with no connection left it ends at once.
+func TestShutdownDoesNotWaitForNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, connected := range []bool{false, true} {
+			s, l, _ := run(t, newConfig())
+			var conn net.Conn
+			if connected {
+				var err error
+				if conn, err = l.Dial(t.Context(), "", ""); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			started := time.Now()
+			down := make(chan error, 1)
+			go func() { down <- s.Shutdown(t.Context()) }()
+			synctest.Wait()
+			if connected {
+				time.Sleep(10 * time.Millisecond)
+				_ = conn.Close()
+			}
+			if err := <-down; err != nil || time.Since(started) > 10*time.Millisecond {
+				t.Errorf("connected %v: %v after %s", connected, err, time.Since(started))
+			}
+		}
+	})
+}
+
 func TestShutdownEndsWhenItsTimeIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
