@@ -32,8 +32,8 @@ const (
 	learnerSeen = "learning"
 )
 
-// guard keeps a learner out of elections and counts snapshots sent in vain. It
-// stands between raft and its transport.
+// guard keeps a learner out of elections, counts snapshots sent in vain and has raft
+// change its mind in one goroutine. It stands between raft and its transport.
 type guard struct {
 	raft.Transport
 	preVote raft.WithPreVote
@@ -50,6 +50,9 @@ type guard struct {
 	// suffrage tells this server's place in the newest configuration it has, and how
 	// far its log goes.
 	suffrage func() (voter, known bool, last uint64)
+	// follows says that this server follows in a term, or in a later one. Nil before
+	// raft has started.
+	follows atomic.Pointer[func(term uint64) bool]
 	// settle waits until all that raft has stored is durable, see aheadLog.
 	settle settle
 	// heard is told in which term a leader is heard of, and what it has committed.
@@ -121,6 +124,32 @@ func (g *guard) start(suffrage func() (voter, known bool, last uint64)) {
 func (g *guard) close() {
 	g.once.Do(func() { close(g.stop) })
 	g.running.Wait()
+}
+
+// SetHeartbeatHandler lets raft answer heartbeats while its main goroutine is at its
+// disk, but only those that change nothing. Raft would note a new term and that it
+// follows in the goroutine of such a call, too, beside a main one that goes on as a
+// leader until something wakes it: what it is then asked to append it appends in the
+// term of the new leader, whose own entry at that place is another one with the same
+// term, and no follower can tell them apart. Or the main one has just won an election,
+// and leads in the term of somebody else. So these wait for the main goroutine.
+func (g *guard) SetHeartbeatHandler(answer func(raft.RPC)) {
+	g.Transport.SetHeartbeatHandler(func(rpc raft.RPC) {
+		if c, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && g.inStep(c.Term) {
+			answer(rpc)
+			return
+		}
+		select {
+		case g.rpcs <- rpc:
+		case <-g.stop: // unanswered, see pass
+		}
+	})
+}
+
+// inStep says that a heartbeat of a term is no news.
+func (g *guard) inStep(term uint64) bool {
+	follows := g.follows.Load()
+	return follows != nil && (*follows)(term)
 }
 
 // Consumer is where raft takes calls from.

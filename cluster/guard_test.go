@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"pulse/fsm"
+	pb "pulse/proto/pulse/v1"
 )
 
 // A server that was promoted, lost its disk and begins empty is sent the log from its
@@ -111,6 +114,57 @@ func TestADamagedNoteOfALearnerIsNamed(t *testing.T) {
 	}
 }
 
+func TestHeartbeatsThatAreNewsWaitForTheMainGoroutine(t *testing.T) {
+	t.Parallel()
+	var heartbeat func(raft.RPC)
+	g, err := newGuard(heart{set: func(f func(raft.RPC)) { heartbeat = f }}, t.TempDir(), false, nil, settled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct := 0
+	g.SetHeartbeatHandler(func(raft.RPC) { direct++ })
+	follows := func(term uint64) bool { return term <= 3 }
+	for _, c := range []struct {
+		what    string
+		follows *func(uint64) bool
+		term    uint64
+		direct  int
+	}{
+		{"before raft has started", nil, 3, 0},
+		{"of the term it follows in", &follows, 3, 1},
+		{"of a newer term", &follows, 4, 0},
+	} {
+		g.follows.Store(c.follows)
+		direct = 0
+		over := make(chan struct{})
+		go func() {
+			heartbeat(raft.RPC{Command: &raft.AppendEntriesRequest{Term: c.term}})
+			close(over)
+		}()
+		main := 0
+		select {
+		case <-g.rpcs:
+			main++
+			<-over
+		case <-over:
+		}
+		if direct != c.direct || main != 1-c.direct {
+			t.Errorf("%s: %d answered at once, %d left to the main goroutine", c.what, direct, main)
+		}
+	}
+	g.follows.Store(nil)
+	close(g.stop)
+	heartbeat(raft.RPC{Command: &raft.AppendEntriesRequest{Term: 3}}) // returns
+}
+
+// heart is a transport that takes nothing but the handler of heartbeats.
+type heart struct {
+	raft.Transport
+	set func(func(raft.RPC))
+}
+
+func (h heart) SetHeartbeatHandler(f func(raft.RPC)) { h.set(f) }
+
 // receiver is a transport that hands on what the test says.
 type receiver struct {
 	raft.Transport
@@ -121,3 +175,50 @@ func (r receiver) Consumer() <-chan raft.RPC { return r.in }
 
 // settled has nothing to wait for.
 func settled(uint64, <-chan struct{}) error { return nil }
+
+// A leader that hears the heartbeat of a newer one before anything else writes nothing
+// more, above all not in the newer one's term: two leaders would then have written one
+// place of the log in one term, which a follower of both takes for the same entry.
+func TestALeaderThatHearsANewerOneWritesNothingInItsTerm(t *testing.T) {
+	t.Parallel()
+	c := startTrioTCP(t)
+	c.submit(t, "first")
+	leader := c.leader(t)
+	other := c.nodes[0]
+	if other == leader {
+		other = c.nodes[1]
+	}
+	term := leader.raft.CurrentTerm()
+	var answer raft.AppendEntriesResponse
+	err := other.transport.AppendEntries(raft.ServerID(leader.cfg.ID), leader.transport.LocalAddr(), &raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{
+			ProtocolVersion: raft.ProtocolVersionMax,
+			ID:              []byte(other.cfg.ID),
+			Addr:            other.transport.EncodePeer(raft.ServerID(other.cfg.ID), other.transport.LocalAddr()),
+		},
+		Term: term + 1,
+	}, &answer)
+	if err != nil || !answer.Success || answer.Term != term+1 {
+		t.Fatalf("the heartbeat is answered with %+v, %v", answer, err)
+	}
+	_, err = leader.Propose(t.Context(), []*pb.Command{submission("second", 1)})
+	if err == nil {
+		t.Error("it has committed something")
+	}
+	last, err := leader.stores.logs.LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := uint64(1); i <= last; i++ {
+		var log raft.Log
+		if err := leader.stores.logs.GetLog(i, &log); err != nil {
+			t.Fatal(err)
+		}
+		if log.Type != raft.LogCommand {
+			continue
+		}
+		if e, err := fsm.DecodeEntry(log.Data); err != nil || e.Term != log.Term {
+			t.Errorf("entry %d, proposed in term %d, is in the log with term %d: %v", i, e.GetTerm(), log.Term, err)
+		}
+	}
+}

@@ -256,6 +256,8 @@ func (n *Node) startRaft(logger hclog.Logger) error {
 	running.Store(r)
 	if n.guard != nil { // a lone voter has nobody to send entries to meanwhile
 		n.stores.ahead.lead(func() bool { return r.State() == raft.Leader })
+		follows := func(term uint64) bool { return r.State() == raft.Follower && term <= r.CurrentTerm() }
+		n.guard.follows.Store(&follows)
 	}
 	return nil
 }
