@@ -571,7 +571,8 @@ func (s *State) dropGateway(id string, g *gateway) {
 	}
 }
 
-// indexTask adds what a task row means for the structures in memory.
+// indexTask adds what a task row means for the structures in memory. Of one that is
+// not active it may have no more than taskOutline reads, and keeps none of it.
 func (s *State) indexTask(t *pb.TaskRow) {
 	s.schedules.indexRun(t)
 	q, n := s.queues[ID(t.QueueId)], s.namespaces[ID(t.NamespaceId)]
@@ -582,9 +583,6 @@ func (s *State) indexTask(t *pb.TaskRow) {
 	case pb.TaskState_TASK_STATE_WAITING:
 		q.Waiting++
 		n.waiting++
-		if q.Waiting < readyNew {
-			s.ready.add(t)
-		}
 		switch t.Park {
 		case pb.Park_PARK_DELAYED:
 			q.Delayed++

@@ -30,6 +30,13 @@ func (r ready) add(t *pb.TaskRow) {
 	}
 }
 
+// put keeps a row that has just been put, if it is likely to be needed soon.
+func (r ready) put(t *pb.TaskRow, q *Queue) {
+	if t.State == pb.TaskState_TASK_STATE_WAITING && q.Waiting < readyNew {
+		r.add(t)
+	}
+}
+
 // WaitingTask is Task for one that is about to be leased.
 func (tx *Tx) WaitingTask(ns, id ID) *pb.TaskRow {
 	key := key2(tableTask, ns, id)

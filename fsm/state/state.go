@@ -350,13 +350,24 @@ func (s *State) loadInstances() error {
 	})
 }
 
+// loadTasks decodes of most rows only what the structures in memory hold: a million
+// tasks may be waiting.
 func (s *State) loadTasks() error {
-	return scan(s.db, []byte{tableTask}, func(_ []byte, row *pb.TaskRow) error {
-		s.indexTask(row)
-		if !Active(row.State) {
+	var outline taskOutline
+	return scanRaw(s.db, []byte{tableTask}, func(key, value []byte) error {
+		t, err := outline.read(value)
+		if err == nil && Active(t.State) {
+			t = &pb.TaskRow{} // it is kept
+			err = proto.Unmarshal(value, t)
+		}
+		if err != nil {
+			return damagedRow(key, err)
+		}
+		s.indexTask(t)
+		if !Active(t.State) {
 			return nil
 		}
-		return s.loadAttempt(ID(row.Id), ID(row.AttemptId))
+		return s.loadAttempt(ID(t.Id), ID(t.AttemptId))
 	})
 }
 
@@ -405,17 +416,23 @@ type rowPtr[T any] interface {
 
 // scan decodes every row whose key begins with prefix, in key order.
 func scan[T any, P rowPtr[T]](r Reader, prefix []byte, fn func(key []byte, row P) error) error {
+	return scanRaw(r, prefix, func(key, value []byte) error {
+		row := P(new(T))
+		if err := proto.Unmarshal(value, row); err != nil {
+			return damagedRow(key, err)
+		}
+		return fn(key, row)
+	})
+}
+
+// scanRaw does not decode them. Key and value are good until fn returns.
+func scanRaw(r Reader, prefix []byte, fn func(key, value []byte) error) error {
 	iter, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
 	if err != nil {
 		return fmt.Errorf("read state: %w", err)
 	}
 	for iter.First(); iter.Valid(); iter.Next() {
-		row := P(new(T))
-		if err := proto.Unmarshal(iter.Value(), row); err != nil {
-			_ = iter.Close()
-			return fmt.Errorf("state row %x is damaged: %w", iter.Key(), err)
-		}
-		if err := fn(iter.Key(), row); err != nil {
+		if err := fn(iter.Key(), iter.Value()); err != nil {
 			_ = iter.Close()
 			return err
 		}
@@ -424,6 +441,10 @@ func scan[T any, P rowPtr[T]](r Reader, prefix []byte, fn func(key []byte, row P
 		return fmt.Errorf("read state: %w", err)
 	}
 	return nil
+}
+
+func damagedRow(key []byte, err error) error {
+	return fmt.Errorf("state row %x is damaged: %w", key, err)
 }
 
 // getRow reads and decodes one row.

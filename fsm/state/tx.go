@@ -424,6 +424,7 @@ func (tx *Tx) PutTask(old, row *pb.TaskRow) {
 		from = taskTimer(old)
 	}
 	tx.s.indexTask(row)
+	tx.s.ready.put(row, tx.s.queues[ID(row.QueueId)])
 	tx.moveTimer(from, taskTimer(row))
 	if Terminal(row.State) {
 		if old != nil && !Terminal(old.State) {
