@@ -247,7 +247,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		m, err := Open(Options{Dir: dir})
+		m, err := Open(Options{Dir: dir, Beside: func(read func()) { go read() }})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -36,6 +36,9 @@ type Options struct {
 	// SlowDisk is told of an operation on a file of the store that has taken so
 	// long and is not over. It must not block.
 	SlowDisk func(file string, took time.Duration)
+	// Beside runs a function in a goroutine of its own, in which rows are read ahead
+	// while the state is opened; it has ended when Open returns. Nil: nothing is.
+	Beside func(read func())
 	// Broken is told why the store cannot be used any more: a file is damaged
 	// (state.ErrStoreDamaged) or cannot be written. It is to end the process; a
 	// goroutine that cannot go on panics after it.
@@ -86,7 +89,7 @@ func Open(opt Options) (*Machine, error) {
 	}
 	m := &Machine{fs: files, dir: opt.Dir, nodeID: opt.NodeID, gen: gen, readers: &sync.WaitGroup{},
 		understood: cmp.Or(opt.FormatLevel, FormatLevel),
-		tuning:     state.Tuning{FS: files, MemTableBytes: opt.MemTableBytes, FewFiles: opt.FewFiles, SlowDisk: opt.SlowDisk, Broken: opt.Broken}}
+		tuning:     state.Tuning{FS: files, MemTableBytes: opt.MemTableBytes, FewFiles: opt.FewFiles, SlowDisk: opt.SlowDisk, Beside: opt.Beside, Broken: opt.Broken}}
 	if err := m.dropOthers(gen); err != nil {
 		return nil, err
 	}

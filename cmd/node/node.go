@@ -131,6 +131,7 @@ func (n *Node) openMachine() (err error) {
 	n.machine, err = fsm.Open(fsm.Options{
 		Dir: n.dir.stateDir(), NodeID: n.dir.Node.NodeID,
 		SlowDisk: func(file string, took time.Duration) { n.watchdog.Slow("write "+file, took) },
+		Beside:   func(read func()) { go read() }, // which Open waits for
 		Broken:   func(err error) { n.watchdog.Fatal("use the state", n.stateAdvice(err)) },
 	})
 	if err != nil {

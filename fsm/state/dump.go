@@ -159,7 +159,7 @@ func (s *State) RebuiltIndexes() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	again, err := load(db)
+	again, err := load(db, nil)
 	if err != nil {
 		return "", err
 	}

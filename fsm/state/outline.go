@@ -39,6 +39,7 @@ func (o *taskOutline) read(value []byte) (*pb.TaskRow, error) {
 				t.AvailableAtUs = int64(number)
 			case 31:
 				t.Park = pb.Park(number)
+			default: // not in memory
 			}
 		case protowire.BytesType:
 			var text []byte
@@ -62,6 +63,7 @@ func (o *taskOutline) read(value []byte) (*pb.TaskRow, error) {
 				t.AttemptId = text
 			case 44:
 				t.ScheduleId = text
+			default: // not in memory
 			}
 		default:
 			n = protowire.ConsumeFieldValue(field, kind, value)

@@ -76,11 +76,20 @@ type queueName struct {
 	name string
 }
 
+const (
+	// cacheBytes is the size of the block cache, memtables included.
+	cacheBytes = 64 << 20
+	// cacheLoading is how much of it is used while the indexes are rebuilt. Hardly a
+	// block is read twice then, and each that is kept is memory of a server that has
+	// little to do with it.
+	cacheLoading = 16 << 20
+)
+
 // StoreOptions are the Pebble options of a live store. It keeps no log of its own:
 // what has not reached its tables is applied again from the log of the cluster.
 func StoreOptions() *pebble.Options {
 	o := &pebble.Options{
-		CacheSize:                   64 << 20, // memtables included
+		CacheSize:                   cacheBytes,
 		DisableWAL:                  true,
 		FormatMajorVersion:          pebble.FormatNewest,
 		MemTableSize:                16 << 20,
@@ -95,10 +104,7 @@ func StoreOptions() *pebble.Options {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
 	o.Experimental.SpanPolicyFunc = tableByTable
-	// One compaction runs at a time: the next begins when a flush or that one has
-	// ended. Pebble's own scheduler is this one and looks ten times a second besides
-	// whether there may be more of them at a time.
-	o.Experimental.CompactionScheduler = pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
+	o.Experimental.CompactionScheduler = oneAfterTheOther()
 	return o
 }
 
@@ -135,6 +141,10 @@ type Tuning struct {
 	// SlowDisk is told of an operation on a file that has taken so long and is
 	// not over. It is called by goroutines of the store and must not block.
 	SlowDisk func(file string, took time.Duration)
+	// Beside runs a function in a goroutine of its own. Open has rows read ahead there
+	// while it looks at those before, and returns when the function has ended; nil: it
+	// does one after the other.
+	Beside func(read func())
 	// Broken is told why the store cannot be used any more: a file of it is
 	// damaged, which is an ErrStoreDamaged, or could not be written. Any goroutine
 	// that finds out calls it, before it panics; it is to end the process.
@@ -181,19 +191,26 @@ func Open(dir string, tuning Tuning) (*State, error) {
 	if tuning.SlowDisk != nil {
 		options.WithFSDefaults() // which Pebble leaves out where it is given a file system
 	}
+	compacting := newCompactions()
+	options.Experimental.CompactionScheduler = compacting
+	cache := pebble.NewCache(options.CacheSize)
+	defer cache.Unref() // the store has a reference of its own
+	options.Cache = cache
+	defer cache.Reserve(cacheBytes - cacheLoading)()
 	db, err := pebble.Open(dir, options)
 	if err != nil {
 		return nil, fmt.Errorf("open state store %s: %w", dir, asDamage(err))
 	}
-	s, err := load(db)
+	s, err := load(db, tuning.Beside)
 	if err = errors.Join(asDamage(err), found.opened()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open state store %s: %w", dir, err), db.Close())
 	}
+	compacting.begin()
 	s.pending.bytesMax = min(pendingBytesMax, int(options.MemTableSize)/4)
 	return s, nil
 }
 
-func load(db *pebble.DB) (*State, error) {
+func load(db *pebble.DB, beside func(func())) (*State, error) {
 	s := &State{
 		db:          db,
 		pending:     pending{rows: map[string]*change{}, bytesMax: pendingBytesMax},
@@ -216,7 +233,8 @@ func load(db *pebble.DB) (*State, error) {
 		remembered:  remembered{unread: []byte{tableTimer}},
 	}
 	for _, step := range []func() error{
-		s.loadMeta, s.loadNamespaces, s.loadQueues, s.loadGateways, s.loadKeys, s.loadInstances, s.loadTasks, s.loadTokens,
+		s.loadMeta, s.loadNamespaces, s.loadQueues, s.loadGateways, s.loadKeys, s.loadInstances,
+		func() error { return s.loadTasks(beside) }, s.loadTokens,
 		s.loadZones, s.loadSchedules,
 	} {
 		if err := step(); err != nil {
@@ -352,9 +370,9 @@ func (s *State) loadInstances() error {
 
 // loadTasks decodes of most rows only what the structures in memory hold: a million
 // tasks may be waiting.
-func (s *State) loadTasks() error {
+func (s *State) loadTasks(beside func(func())) error {
 	var outline taskOutline
-	return scanRaw(s.db, []byte{tableTask}, func(key, value []byte) error {
+	return scanAhead(s.db, []byte{tableTask}, beside, func(key, value []byte) error {
 		t, err := outline.read(value)
 		if err == nil && Active(t.State) {
 			t = &pb.TaskRow{} // it is kept
