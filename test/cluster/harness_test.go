@@ -50,10 +50,11 @@ type process struct {
 	env  []string
 	wrap []string // a command that runs it, such as one that injects faults
 
-	mu   sync.Mutex
-	cmd  *exec.Cmd
-	done chan struct{} // closed when the process has ended
-	out  *os.File
+	mu    sync.Mutex
+	cmd   *exec.Cmd
+	done  chan struct{} // closed when the process has ended
+	out   *os.File
+	hangs int // ends by its watchdog after which it was started again
 }
 
 func newProcess(t *testing.T, id string) *process {
@@ -123,12 +124,16 @@ func (p *process) supervise() {
 	if p.cmd != nil {
 		select {
 		case <-p.done:
-			gone = true
+			// One that ends for another reason later is not started again.
+			data, err := os.ReadFile(p.log)
+			if hangs := bytes.Count(data, []byte("a write hangs")); err == nil && hangs > p.hangs {
+				gone, p.hangs = true, hangs
+			}
 		default:
 		}
 	}
 	p.mu.Unlock()
-	if gone && p.logged("a write hangs") {
+	if gone {
 		p.t.Logf("node %s was ended by its watchdog and is started again", p.id)
 		p.start()
 	}

@@ -20,6 +20,9 @@ import (
 func fill(t *testing.T, client *sdk.Client, bytes int) {
 	t.Helper()
 	const payload, batch, at = 64 << 10, 16, 4
+	// A cluster that has come to a stand is a failure, and not waited for.
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+	defer cancel()
 	batches := make(chan struct{})
 	var submitting sync.WaitGroup
 	for range at {
@@ -31,7 +34,7 @@ func fill(t *testing.T, client *sdk.Client, bytes int) {
 					_, _ = rand.Read(random)
 					specs[i] = sdk.TaskSpec{Handler: "nobody", Payload: base64.StdEncoding.EncodeToString(random)}
 				}
-				items, err := client.SubmitBatch(t.Context(), "default", specs)
+				items, err := client.SubmitBatch(ctx, "default", specs)
 				if err != nil {
 					t.Errorf("a batch: %v", err)
 					continue
@@ -131,6 +134,7 @@ func TestALogOfGigabytes(t *testing.T) {
 	for _, store := range []string{"wal", "bolt"} {
 		t.Run(store, func(t *testing.T) {
 			c := startTrioOn(t, layout{args: []string{"--log-store", store}})
+			c.supervised()
 			client := c.clientOf()
 			measure := func() []time.Duration {
 				stop := paced(t, client)

@@ -160,6 +160,25 @@ func (c *trio) leader(within time.Duration, not ...*process) *process {
 	return found
 }
 
+// supervised starts servers again that their watchdogs end, for as long as the test
+// runs: for scenarios that write so much that the disk of a busy machine may stand still
+// for a while, and are about something else.
+func (c *trio) supervised() {
+	background(c.t, func(ctx context.Context) {
+		for look := time.NewTicker(time.Second); ; {
+			select {
+			case <-ctx.Done():
+				look.Stop()
+				return
+			case <-look.C:
+			}
+			for _, p := range c.nodes {
+				p.supervise()
+			}
+		}
+	})
+}
+
 // same waits until all nodes have applied the same and are ready, and holds
 // their states against each other.
 func (c *trio) same(within time.Duration) (at standing) {
