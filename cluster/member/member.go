@@ -154,6 +154,7 @@ type List struct {
 
 	mu      sync.Mutex // guards what is below
 	self    Node
+	at      string // where this node gossips, as the others see it; empty before it does
 	nodes   map[string]Node
 	known   map[string]lastSeen // every other voter ever seen, by id
 	changed chan struct{}       // closed and replaced at each change
@@ -189,6 +190,9 @@ func Start(ctx context.Context, cfg Config) (*List, error) {
 	if l.ml, err = memberlist.Create(mc); err != nil {
 		return nil, fmt.Errorf("gossip at %s: %w", cfg.Bind, err)
 	}
+	l.mu.Lock()
+	l.at = l.ml.LocalNode().Address()
+	l.mu.Unlock()
 	if err := l.joinFirst(ctx); errors.Is(err, ErrTaken) || errors.Is(err, ErrOtherCluster) || errors.Is(err, ErrSuperseded) {
 		err = errors.Join(err, l.ml.Shutdown())
 		l.dials.Wait()
@@ -562,7 +566,9 @@ func (d *delegate) refuse(m Node) error {
 		}
 	case other:
 		d.refusal = fmt.Errorf("%w (node %s is of cluster %s, this one of %s)", ErrOtherCluster, m.ID, m.ClusterID, d.self.ClusterID)
-	case m.ID == d.self.ID && (m.RPC != d.self.RPC || m.HTTP != d.self.HTTP):
+	// What is said of this node at this very address is of a former life, and corrected by
+	// this one. To wait until that is missed would be in vain: who calls it gets an answer.
+	case m.ID == d.self.ID && m.Gossip != d.at && (m.RPC != d.self.RPC || m.HTTP != d.self.HTTP):
 		taken := ErrTaken
 		if m.Role == d.self.Role {
 			taken = errElsewhere

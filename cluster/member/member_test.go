@@ -292,6 +292,29 @@ func TestANodeThatComesBackElsewhereWaitsUntilItIsMissed(t *testing.T) {
 	until(t, b, "it sees the others", count(3))
 }
 
+// A server that is killed and started again at once with another port for HTTP answers
+// at its old place in gossip: nobody would ever miss what it was before.
+func TestANodeThatComesBackChangedAtItsGossipAddressIsNotInItsOwnWay(t *testing.T) {
+	t.Parallel()
+	a := start(t, config("a"))
+	c := start(t, config("c", a.Addr()))
+	first := config("b", a.Addr())
+	first.Bind = ports.Free(t, "127.0.0.1")
+	before := start(t, first)
+	until(t, a, "three members", count(3))
+	until(t, c, "three members", count(3))
+	if err := before.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	after := first
+	after.Self.HTTP, after.TakenFor = "http-elsewhere", time.Second
+	b := start(t, after)
+	for _, l := range []*List{a, c} {
+		until(t, l, "b is seen as it is now", func([]Node) bool { n, _ := l.Member("b"); return n.HTTP == "http-elsewhere" })
+	}
+	until(t, b, "it sees the others", count(3))
+}
+
 // What gossip takes for dead is still called where it was: it may be alive, and
 // nobody else knows where it is.
 func TestAVoterIsCalledWhereItWasLastSeen(t *testing.T) {
