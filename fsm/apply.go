@@ -313,9 +313,10 @@ var commandTypes = map[string]string{
 func (r *run) remember(home *state.Namespace, c *pb.Command, kind string, res *pb.Result) {
 	small := res
 	if t := res.GetTask(); t != nil {
-		small = &pb.Result{Body: &pb.Result_Task{Task: &pb.TaskResult{
-			Task: withoutBodies(t.Task), Duplicate: t.Duplicate,
-		}}}
+		v := withoutBodies(t.Task)
+		v.Task = state.Moving(v.Task) // the rest is in the task's row, which outlasts the answer
+		v.Task.Id = t.Task.Task.Id
+		small = &pb.Result{Body: &pb.Result_Task{Task: &pb.TaskResult{Task: v, Duplicate: t.Duplicate}}}
 	}
 	if c := res.GetSchedule(); c != nil {
 		small = &pb.Result{Body: &pb.Result_Schedule{Schedule: withoutPayload(c)}}
@@ -354,6 +355,11 @@ func (r *run) replay(row *pb.IdempotencyRow) *pb.Result {
 	}
 	res.Replayed = true
 	if v := res.GetTask().GetTask(); v != nil {
+		t := r.tx.Task(r.nsID(), ID(v.Task.Id))
+		if t == nil {
+			panic(fmt.Sprintf("fsm: remembered answer %q is about task %x, which is gone", row.Key, v.Task.Id))
+		}
+		state.MakeWhole(v.Task, t)
 		v.Payload = r.tx.Payload(ID(v.Task.Id))
 		if v.Task.ResultBytes > 0 {
 			v.Result = r.tx.Result(ID(v.Task.Id))

@@ -1,13 +1,15 @@
 package state
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	pb "pulse/proto/pulse/v1"
 )
 
-// A task's and an attempt's row are most of what entries encode, several times in a
+// A task's and an attempt's row, and the events, are most of what entries encode, several times in a
 // life. They are written here field by field, to the same bytes as the library's
 // deterministic encoding, for a fraction of the time: one pass, without looking at
 // what a message is made of. Tests hold the two against each other for every field.
@@ -19,6 +21,8 @@ func appendRow(b []byte, row proto.Message) ([]byte, error) {
 		return appendTask(b, r)
 	case *pb.AttemptRow:
 		return appendAttempt(b, r), nil
+	case *pb.EventRow:
+		return appendEvent(b, r)
 	}
 	return proto.MarshalOptions{Deterministic: true, UseCachedSize: true}.MarshalAppend(b, row)
 }
@@ -110,11 +114,8 @@ func appendTask(b []byte, t *pb.TaskRow) ([]byte, error) {
 	b = appendUint(b, 45, uint64(t.NominalAtUs))
 	b = appendUint(b, 46, uint64(t.ReviewSinceUs))
 	if t.Decision != nil { // of few tasks
-		options := proto.MarshalOptions{Deterministic: true}
-		b = protowire.AppendTag(b, 47, protowire.BytesType)
-		b = protowire.AppendVarint(b, uint64(options.Size(t.Decision)))
 		var err error
-		if b, err = options.MarshalAppend(b, t.Decision); err != nil {
+		if b, err = appendMessage(b, 47, t.Decision); err != nil {
 			return nil, err
 		}
 	}
@@ -171,6 +172,128 @@ func appendReceipt(b []byte, c *pb.ReceiptRow) []byte {
 	b = appendUint(b, 10, uint64(c.TimeUs))
 	b = appendUint(b, 11, c.Index)
 	return appendUint(b, 12, uint64(c.Number))
+}
+
+// appendEvent does not say beforehand how much room it takes.
+func appendEvent(b []byte, e *pb.EventRow) ([]byte, error) {
+	b = appendUint(b, 1, uint64(e.Format))
+	b = appendUint(b, 2, uint64(e.Partition))
+	b = appendUint(b, 3, e.Position)
+	b = appendUint(b, 4, e.Index)
+	b = appendUint(b, 5, uint64(e.Place))
+	b = appendUint(b, 6, uint64(e.Aggregate))
+	b = appendBytes(b, 7, e.NamespaceId)
+	b = appendBytes(b, 8, e.AggregateId)
+	b = appendUint(b, 9, e.Version)
+	b = appendBytes(b, 10, e.CommandId)
+	b = appendText(b, 11, e.CommandType)
+	b = appendText(b, 12, e.RequestId)
+	b = appendUint(b, 13, uint64(e.TimeUs))
+	b = appendText(b, 14, e.Operator)
+	b = appendBytes(b, 15, e.CorrelationId)
+	b = appendBytes(b, 16, e.CausationId)
+	var err error
+	for _, fact := range e.Facts {
+		if b, err = appendFact(b, 17, fact); err != nil {
+			return nil, err
+		}
+	}
+	if e.TaskAfter != nil {
+		if b, err = appendInner(b, 18, func(b []byte) ([]byte, error) { return appendTask(b, e.TaskAfter) }); err != nil {
+			return nil, err
+		}
+	}
+	if e.QueueAfter != nil {
+		if b, err = appendMessage(b, 19, e.QueueAfter); err != nil {
+			return nil, err
+		}
+	}
+	if e.NamespaceAfter != nil {
+		if b, err = appendMessage(b, 20, e.NamespaceAfter); err != nil {
+			return nil, err
+		}
+	}
+	b = appendFlag(b, 21, e.Deleted)
+	b = appendText(b, 22, e.AppId)
+	b = appendUint(b, 23, e.PreviousIndex)
+	b = appendUint(b, 24, uint64(e.PreviousPlace))
+	if e.ScheduleAfter != nil {
+		if b, err = appendMessage(b, 30, e.ScheduleAfter); err != nil {
+			return nil, err
+		}
+	}
+	return appendUint(b, 31, uint64(e.LeftOut)), nil
+}
+
+// appendFact knows the facts of a task that goes well.
+func appendFact(b []byte, field protowire.Number, fact *pb.Fact) ([]byte, error) {
+	switch fact.Kind.(type) {
+	case *pb.Fact_Submitted, *pb.Fact_Leased, *pb.Fact_Started, *pb.Fact_Succeeded, *pb.Fact_ScheduleSet:
+	default:
+		return appendMessage(b, field, fact)
+	}
+	return appendInner(b, field, func(b []byte) ([]byte, error) {
+		switch k := fact.Kind.(type) {
+		case *pb.Fact_Submitted:
+			return appendInner(b, 1, func(b []byte) ([]byte, error) {
+				return appendText(b, 1, k.Submitted.GetSource()), nil
+			})
+		case *pb.Fact_Leased:
+			f := k.Leased
+			return appendInner(b, 2, func(b []byte) ([]byte, error) {
+				b = appendUint(appendBytes(b, 1, f.GetAttemptId()), 2, f.GetEpoch())
+				b = appendUint(appendBytes(b, 3, f.GetInstanceId()), 4, f.GetConcurrencyToken())
+				return appendUint(b, 5, uint64(f.GetLeaseUntilUs())), nil
+			})
+		case *pb.Fact_Started:
+			f := k.Started
+			return appendInner(b, 4, func(b []byte) ([]byte, error) {
+				b = appendUint(appendBytes(b, 1, f.GetAttemptId()), 2, f.GetEpoch())
+				return appendUint(b, 3, uint64(f.GetAttemptCount())), nil
+			})
+		case *pb.Fact_Succeeded:
+			f := k.Succeeded
+			return appendInner(b, 5, func(b []byte) ([]byte, error) {
+				b = appendUint(appendBytes(b, 1, f.GetAttemptId()), 2, f.GetEpoch())
+				return appendFlag(b, 3, f.GetEffectUncertain()), nil
+			})
+		case *pb.Fact_ScheduleSet:
+			f := k.ScheduleSet
+			return appendInner(b, 17, func(b []byte) ([]byte, error) {
+				return appendUint(appendText(b, 1, f.GetKey()), 2, uint64(f.GetDueAtUs())), nil
+			})
+		}
+		return b, nil
+	})
+}
+
+// appendInner appends a message that fill writes. Most are shorter than 128 bytes,
+// whose length takes one byte; a longer one is moved.
+func appendInner(b []byte, field protowire.Number, fill func([]byte) ([]byte, error)) ([]byte, error) {
+	b = append(protowire.AppendTag(b, field, protowire.BytesType), 0)
+	at := len(b)
+	b, err := fill(b)
+	if err != nil {
+		return nil, err
+	}
+	size := len(b) - at
+	if size < 1<<7 {
+		b[at-1] = byte(size)
+		return b, nil
+	}
+	more := protowire.SizeVarint(uint64(size)) - 1
+	b = slices.Grow(b, more)[:len(b)+more]
+	copy(b[at+more:], b[at:at+size])
+	protowire.AppendVarint(b[:at-1], uint64(size))
+	return b, nil
+}
+
+func appendMessage(b []byte, field protowire.Number, m proto.Message) ([]byte, error) {
+	options := proto.MarshalOptions{Deterministic: true}
+	b = protowire.AppendTag(b, field, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(options.Size(m)))
+	options.UseCachedSize = true
+	return options.MarshalAppend(b, m)
 }
 
 // Each appends a field unless it has its zero value, which is not written.

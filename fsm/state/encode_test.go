@@ -16,7 +16,7 @@ import (
 // the room that was foreseen.
 func TestRowsAreEncodedAsTheLibraryDoes(t *testing.T) {
 	t.Parallel()
-	for _, empty := range []proto.Message{&pb.TaskRow{}, &pb.AttemptRow{}} {
+	for _, empty := range []proto.Message{&pb.TaskRow{}, &pb.AttemptRow{}, &pb.EventRow{}} {
 		fields := empty.ProtoReflect().Descriptor().Fields()
 		for _, large := range []bool{false, true} {
 			all := empty.ProtoReflect().New()
@@ -97,5 +97,21 @@ func fillField(m protoreflect.Message, f protoreflect.FieldDescriptor, large boo
 		sub(m.Mutable(f).Message())
 	default:
 		m.Set(f, value())
+	}
+}
+
+// Every kind of fact, with its fields at their smallest and at their largest, is
+// encoded in an event as the library does it.
+func TestFactsAreEncodedAsTheLibraryDoes(t *testing.T) {
+	t.Parallel()
+	kinds := (&pb.Fact{}).ProtoReflect().Descriptor().Fields()
+	for i := range kinds.Len() {
+		for _, large := range []bool{false, true} {
+			fact := &pb.Fact{}
+			fillField(fact.ProtoReflect(), kinds.Get(i), large)
+			empty := &pb.Fact{}
+			empty.ProtoReflect().Set(kinds.Get(i), empty.ProtoReflect().NewField(kinds.Get(i)))
+			sameEncoding(t, &pb.EventRow{Facts: []*pb.Fact{fact, {}, empty}})
+		}
 	}
 }

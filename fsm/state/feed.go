@@ -77,11 +77,7 @@ func (tx *Tx) AppendEvent(e *pb.EventRow) {
 	if e.Aggregate == pb.Aggregate_AGGREGATE_TASK {
 		tx.chain(e)
 	}
-	c := tx.lastTask
-	if c != nil && c.now.row != proto.Message(e.TaskAfter) {
-		c = nil
-	}
-	tx.events, tx.tasks = append(tx.events, e), append(tx.tasks, c)
+	tx.events = append(tx.events, e)
 	if tx.meta.FeedTrimAtUs == 0 {
 		tx.LookAtFeed(tx.Now() + tx.meta.EventRetentionMs*1000)
 	}
@@ -127,74 +123,23 @@ func (tx *Tx) encodeFeed() error {
 	return nil
 }
 
-const (
-	blockField = 1  // EventBlock.events
-	afterField = 18 // EventRow.task_after
-)
+const blockField = 1 // EventBlock.events
 
-// encodeBlock encodes an EventBlock. The row after a commit is what the entry
-// puts as the task's row, mostly, and then is copied from there.
+// encodeBlock encodes an EventBlock.
 func (tx *Tx) encodeBlock(events []*pb.EventRow) ([]byte, error) {
-	options := proto.MarshalOptions{Deterministic: true}
-	parts, total := tx.s.scratch.parts[:0], 0
+	scratch := &tx.s.scratch
+	block := scratch.block[:0]
 	for _, e := range events {
-		after := e.TaskAfter
-		row, err := tx.encodedTask(e.Place)
+		event, err := appendEvent(scratch.event[:0], scratch.short.of(e))
 		if err != nil {
 			return nil, err
 		}
-		e.TaskAfter = nil
-		size := options.Size(e)
-		e.TaskAfter = after
-		if after != nil {
-			size += protowire.SizeTag(afterField) + protowire.SizeBytes(len(row))
-		}
-		parts = append(parts, eventPart{size, row})
-		total += protowire.SizeTag(blockField) + protowire.SizeBytes(size)
-	}
-	options.UseCachedSize = true
-	block := tx.s.pending.values.room(total)
-	for i, e := range events {
+		scratch.event = event
 		block = protowire.AppendTag(block, blockField, protowire.BytesType)
-		block = protowire.AppendVarint(block, uint64(parts[i].size))
-		after := e.TaskAfter
-		e.TaskAfter = nil
-		var err error
-		block, err = options.MarshalAppend(block, e)
-		e.TaskAfter = after
-		if err != nil {
-			return nil, err
-		}
-		if after != nil {
-			block = protowire.AppendTag(block, afterField, protowire.BytesType)
-			block = protowire.AppendBytes(block, parts[i].row)
-		}
+		block = protowire.AppendBytes(block, event)
 	}
-	clear(parts)
-	tx.s.scratch.parts = parts
-	if len(block) != total {
-		return nil, fmt.Errorf("events of %d bytes have become %d", total, len(block))
-	}
-	return tx.s.pending.values.took(block), nil
-}
-
-// eventPart is the size of an encoded event, and the row in it that is encoded
-// already.
-type eventPart struct {
-	size int
-	row  []byte
-}
-
-// encodedTask is the encoded row of a task as the event at a place shows it.
-func (tx *Tx) encodedTask(place uint32) ([]byte, error) {
-	t := tx.events[place].TaskAfter
-	if t == nil {
-		return nil, nil
-	}
-	if c := tx.tasks[place]; c != nil && !c.now.gone && c.now.row == proto.Message(t) {
-		return c.now.raw, nil
-	}
-	return tx.s.pending.encode(t)
+	scratch.block = block
+	return tx.s.pending.values.took(append(tx.s.pending.values.room(len(block)), block...)), nil
 }
 
 // LookAtFeed sets when the front of the feed is looked at next; 0 means never.

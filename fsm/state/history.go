@@ -21,17 +21,15 @@ import (
 func ReadHistory(r Reader, id ID, t *pb.TaskRow, after uint64, limit int) (events []*pb.EventRow, more bool, err error) {
 	var index uint64
 	var place uint32
+	known := completion{r: r}
 	if t != nil {
 		index, place = t.EventIndex, t.EventPlace
+		known.know(t)
 	} else {
-		pointer, ok, err := getRaw(r, key1(tableHistory, id))
-		if err != nil || !ok {
+		var ok bool
+		if index, place, ok, err = readEnd(r, id); err != nil || !ok {
 			return nil, false, err
 		}
-		if len(pointer) != 12 {
-			return nil, false, fmt.Errorf("state row %x is damaged", key1(tableHistory, id))
-		}
-		index, place = binary.BigEndian.Uint64(pointer), binary.BigEndian.Uint32(pointer[8:])
 	}
 	for index != 0 {
 		e, err := readEvent(r, index, place)
@@ -44,6 +42,9 @@ func ReadHistory(r Reader, id ID, t *pb.TaskRow, after uint64, limit int) (event
 		if ID(e.AggregateId) != id {
 			return nil, false, fmt.Errorf("the events of task %x lead to another's at %d.%d", id, index, place)
 		}
+		if err := known.whole(e); err != nil {
+			return nil, false, err
+		}
 		events = append(events, e)
 		index, place = e.PreviousIndex, e.PreviousPlace
 	}
@@ -54,7 +55,7 @@ func ReadHistory(r Reader, id ID, t *pb.TaskRow, after uint64, limit int) (event
 	return events, false, nil
 }
 
-// readEvent finds the event at (index, place); nil if it has left the feed.
+// readEvent finds the event at (index, place), as it is stored; nil if it has left the feed.
 func readEvent(r Reader, index uint64, place uint32) (*pb.EventRow, error) {
 	key := blockKey(index, place)
 	value, closer, err := r.Get(key)
@@ -109,6 +110,7 @@ func ReadFeed(r Reader, ns ID, index uint64, place uint32, limit int) (events []
 			err = fmt.Errorf("read events: %w", cerr)
 		}
 	}()
+	known := completion{r: r}
 	for iter.First(); iter.Valid(); iter.Next() {
 		at, first, last, err := decodeFeed(iter.Key(), iter.Value())
 		if err != nil {
@@ -132,6 +134,9 @@ func ReadFeed(r Reader, ns ID, index uint64, place uint32, limit int) (events []
 				if len(events) == limit {
 					return events, true, nil
 				}
+				if err := known.whole(e); err != nil {
+					return nil, false, err
+				}
 				events = append(events, e)
 			}
 			first += blockEvents - first%blockEvents
@@ -147,8 +152,8 @@ func decodeFeed(key, value []byte) (index uint64, first, last uint32, err error)
 	return binary.BigEndian.Uint64(key[17:]), binary.BigEndian.Uint32(value), binary.BigEndian.Uint32(value[4:]), nil
 }
 
-// readBlock reads the block that holds a place of an entry; it is empty if it has
-// left the feed.
+// readBlock reads the block that holds a place of an entry, as it is stored; it is
+// empty if it has left the feed.
 func readBlock(r Reader, index uint64, place uint32) ([]*pb.EventRow, error) {
 	block := &pb.EventBlock{}
 	_, err := getRow(r, blockKey(index, place), block)

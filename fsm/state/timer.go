@@ -24,8 +24,8 @@ const (
 	TimerAttempt                            // a lease or offer runs out
 	TimerGateway                            // a gateway has not reported
 	TimerInstance                           // grace, expiry, hold or removal of a worker instance
+	TimerIdempotency                        // a remembered answer is forgotten, before the task that it needs
 	TimerRetention                          // of a task that is over
-	TimerIdempotency                        // a remembered answer is forgotten
 	TimerFeed                               // the front of the event feed leaves
 	TimerSchedule                           // a schedule's time has come
 )

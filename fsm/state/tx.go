@@ -24,9 +24,6 @@ type Tx struct {
 	meta   *pb.MetaRow
 	order  []*change      // by first touch
 	events []*pb.EventRow // by place
-	// tasks are, for each event, the change of the row it shows; nil if there is none.
-	tasks    []*change
-	lastTask *change
 }
 
 // change is what has become of one key: what the store does not know yet, and what
@@ -67,7 +64,9 @@ func (s *State) Begin(index, term uint64, now int64) *Tx {
 // scratch is what entries use one after another.
 type scratch struct {
 	order []*change
-	parts []eventPart
+	short shortened
+	event []byte
+	block []byte
 }
 
 // Now is the cluster clock of the entry.
@@ -108,8 +107,7 @@ func (tx *Tx) Commit() error {
 	return s.settle()
 }
 
-// encode makes the values of all rows. A task is encoded once, for its row and
-// for its event.
+// encode makes the values of all rows.
 func (tx *Tx) encode() error {
 	for _, c := range tx.order {
 		if c.now.row == nil || c.now.gone {
@@ -430,14 +428,14 @@ func (tx *Tx) PutTask(old, row *pb.TaskRow) {
 		if old != nil && !Terminal(old.State) {
 			tx.del(key2(tableTask, ns, id))
 		}
-		tx.lastTask = tx.put(key2(tableDone, ns, id), row)
+		tx.put(key2(tableDone, ns, id), row)
 		return
 	}
 	key := key2(tableTask, ns, id)
 	if old == nil {
-		tx.lastTask = tx.putNew(key, row)
+		tx.putNew(key, row)
 	} else {
-		tx.lastTask = tx.put(key, row)
+		tx.put(key, row)
 	}
 }
 

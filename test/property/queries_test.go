@@ -200,7 +200,7 @@ func (w *world) queryStory(s *seen, r *rand.Rand, ns *model.Namespace, t *model.
 	if oneIn(r, 2) {
 		after = r.Uint64N(t.Revision + 1)
 	}
-	var want []string
+	var want, got []*pb.EventRow
 	gap := false
 	for v := after + 1; v <= t.Revision; v++ {
 		e := w.events[eventName(t.ID, v)]
@@ -208,9 +208,8 @@ func (w *world) queryStory(s *seen, r *rand.Rand, ns *model.Namespace, t *model.
 			gap = true
 			continue
 		}
-		want = append(want, fmt.Sprintf("%d %d.%d", v, e.Index, e.Place))
+		want = append(want, e)
 	}
-	var got []string
 	for {
 		ans := w.ask(ns, &pb.Query{Body: &pb.Query_ListTaskEvents{ListTaskEvents: &pb.ListTaskEvents{TaskId: t.ID[:], AfterVersion: after, Limit: uint32(limit)}}})
 		list := ans.GetEvents()
@@ -224,17 +223,23 @@ func (w *world) queryStory(s *seen, r *rand.Rand, ns *model.Namespace, t *model.
 			return ""
 		}
 		for _, e := range list.Events {
-			got = append(got, fmt.Sprintf("%d %d.%d", e.Version, e.Index, e.Place))
+			got = append(got, e)
 			after = e.Version
 		}
 		if !list.More {
 			break
 		}
 	}
-	if !slices.Equal(got, want) {
+	if !sameEvents(got, want) {
 		return fmt.Sprintf("events of task %x: %v, there are %v", t.ID, got, want)
 	}
 	return ""
+}
+
+// sameEvents holds events that were read against those that entries made, with
+// everything in them.
+func sameEvents(got, want []*pb.EventRow) bool {
+	return slices.EqualFunc(got, want, func(a, b *pb.EventRow) bool { return proto.Equal(a, b) })
 }
 
 func eventName(aggregate id, version uint64) string { return fmt.Sprintf("%x/%d", aggregate, version) }
@@ -245,10 +250,10 @@ func (w *world) queryFeed(s *seen, r *rand.Rand, ns *model.Namespace) string {
 	index, place := r.Uint64N(s.step.index+2), uint32(r.IntN(3))
 	b := &pb.ReadFeed{AfterIndex: index, AfterPlace: place, Limit: uint32(1 + r.IntN(20))}
 	tooOld := index < meta.FeedFloorIndex || index == meta.FeedFloorIndex && place < meta.FeedFloorPlace
-	var want, got []string
+	var want, got []*pb.EventRow
 	for _, e := range w.feed {
 		if toID(e.NamespaceId) == ns.ID && (e.Index > index || e.Index == index && e.Place > place) {
-			want = append(want, fmt.Sprintf("%d.%d %s", e.Index, e.Place, e.CommandType))
+			want = append(want, e)
 		}
 	}
 	for {
@@ -262,15 +267,13 @@ func (w *world) queryFeed(s *seen, r *rand.Rand, ns *model.Namespace) string {
 		if ans.Code != "" {
 			return fmt.Sprintf("the feed from %d.%d: %q", index, place, ans.Code)
 		}
-		for _, e := range ans.GetEvents().Events {
-			got = append(got, fmt.Sprintf("%d.%d %s", e.Index, e.Place, e.CommandType))
-		}
+		got = append(got, ans.GetEvents().Events...)
 		b.AfterIndex, b.AfterPlace = ans.GetEvents().NextIndex, ans.GetEvents().NextPlace
 		if !ans.GetEvents().More {
 			break
 		}
 	}
-	if !tooOld && !slices.Equal(got, want) {
+	if !tooOld && !sameEvents(got, want) {
 		return fmt.Sprintf("the feed from %d.%d: %v, there are %v", index, place, got, want)
 	}
 	head := w.ask(ns, &pb.Query{Body: &pb.Query_ReadFeed{ReadFeed: &pb.ReadFeed{}}}).GetEvents()

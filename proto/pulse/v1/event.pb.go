@@ -109,6 +109,7 @@ type EventRow struct {
 	PreviousIndex  uint64                 `protobuf:"varint,23,opt,name=previous_index,json=previousIndex,proto3" json:"previous_index,omitempty"` // of a task: the commit before, by (index, place); 0 for the first
 	PreviousPlace  uint32                 `protobuf:"varint,24,opt,name=previous_place,json=previousPlace,proto3" json:"previous_place,omitempty"`
 	ScheduleAfter  *ScheduleRow           `protobuf:"bytes,30,opt,name=schedule_after,json=scheduleAfter,proto3" json:"schedule_after,omitempty"` // without recent
+	LeftOut        uint32                 `protobuf:"varint,31,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`                  // in the store alone: what is not repeated there, as bits
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -316,6 +317,13 @@ func (x *EventRow) GetScheduleAfter() *ScheduleRow {
 		return x.ScheduleAfter
 	}
 	return nil
+}
+
+func (x *EventRow) GetLeftOut() uint32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
 }
 
 // EventBlock is a run of the commits of one log entry, as the store keeps them.
@@ -2798,7 +2806,7 @@ var File_pulse_v1_event_proto protoreflect.FileDescriptor
 
 const file_pulse_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x14pulse/v1/event.proto\x12\bpulse.v1\x1a\x14pulse/v1/state.proto\"\x86\a\n" +
+	"\x14pulse/v1/event.proto\x12\bpulse.v1\x1a\x14pulse/v1/state.proto\"\xa1\a\n" +
 	"\bEventRow\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x1a\n" +
@@ -2829,7 +2837,8 @@ const file_pulse_v1_event_proto_rawDesc = "" +
 	"\x06app_id\x18\x16 \x01(\tR\x05appId\x12%\n" +
 	"\x0eprevious_index\x18\x17 \x01(\x04R\rpreviousIndex\x12%\n" +
 	"\x0eprevious_place\x18\x18 \x01(\rR\rpreviousPlace\x12<\n" +
-	"\x0eschedule_after\x18\x1e \x01(\v2\x15.pulse.v1.ScheduleRowR\rscheduleAfter\"8\n" +
+	"\x0eschedule_after\x18\x1e \x01(\v2\x15.pulse.v1.ScheduleRowR\rscheduleAfter\x12\x19\n" +
+	"\bleft_out\x18\x1f \x01(\rR\aleftOut\"8\n" +
 	"\n" +
 	"EventBlock\x12*\n" +
 	"\x06events\x18\x01 \x03(\v2\x12.pulse.v1.EventRowR\x06events\"\xf1\x11\n" +

@@ -3545,7 +3545,7 @@ type IdempotencyRow struct {
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
 	ContentHash   []byte                 `protobuf:"bytes,4,opt,name=content_hash,json=contentHash,proto3" json:"content_hash,omitempty"`
 	ExpiresAtUs   int64                  `protobuf:"varint,5,opt,name=expires_at_us,json=expiresAtUs,proto3" json:"expires_at_us,omitempty"`
-	Answer        []byte                 `protobuf:"bytes,6,opt,name=answer,proto3" json:"answer,omitempty"` // Result, without payload and result bytes
+	Answer        []byte                 `protobuf:"bytes,6,opt,name=answer,proto3" json:"answer,omitempty"` // Result, without payload, result bytes and what a task keeps from its submission on
 	CommandType   string                 `protobuf:"bytes,7,opt,name=command_type,json=commandType,proto3" json:"command_type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
