@@ -200,22 +200,31 @@ type BatchItem struct {
 
 // UnmarshalJSON reads a task or {"error": problem}.
 func (i *BatchItem) UnmarshalJSON(text []byte) error {
-	var item struct {
-		*TaskInfo
-		Error *problem `json:"error"`
-	}
-	if err := json.Unmarshal(text, &item); err != nil {
+	var result batchResult
+	if err := json.Unmarshal(text, &result); err != nil {
 		return err
 	}
+	var err error
+	*i, err = result.item()
+	return err
+}
+
+// batchResult is a BatchItem as it travels. An answer of a thousand is read as
+// these, in one pass: what has an UnmarshalJSON of its own is looked through
+// three times.
+type batchResult struct {
+	*TaskInfo
+	Error *problem `json:"error"`
+}
+
+func (r *batchResult) item() (BatchItem, error) {
 	switch {
-	case item.Error != nil:
-		*i = BatchItem{Err: item.Error.refusal()}
-	case item.TaskInfo != nil:
-		*i = BatchItem{Task: item.TaskInfo}
-	default:
-		return errors.New("neither a task nor an error")
+	case r.Error != nil:
+		return BatchItem{Err: r.Error.refusal()}, nil
+	case r.TaskInfo != nil:
+		return BatchItem{Task: r.TaskInfo}, nil
 	}
-	return nil
+	return BatchItem{}, errors.New("neither a task nor an error")
 }
 
 // SubmitBatch submits many tasks to one queue ("" is the client's), in as few
@@ -278,7 +287,7 @@ func (c *Client) submitChunk(ctx context.Context, queue string, body []byte, cou
 	part := chunk{lost: make([]error, count)}
 	err := c.api.persist(ctx, r.path, func(ctx context.Context) error {
 		var answer struct {
-			Results []BatchItem `json:"results"`
+			Results []batchResult `json:"results"`
 		}
 		if err := c.api.try(ctx, r, &answer); err != nil {
 			part.failed(err)
@@ -287,7 +296,16 @@ func (c *Client) submitChunk(ctx context.Context, queue string, body []byte, cou
 		if len(answer.Results) != count {
 			return &answerError{fmt.Errorf("%d results for %d tasks", len(answer.Results), count)}
 		}
-		return part.answered(answer.Results)
+		items := make([]BatchItem, count)
+		for i := range items {
+			var err error
+			if items[i], err = answer.Results[i].item(); err != nil {
+				err = &answerError{fmt.Errorf("result %d: %w", i, err)}
+				part.failed(err)
+				return err
+			}
+		}
+		return part.answered(items)
 	})
 	if part.items != nil && err != nil && ctx.Err() != nil {
 		return part.outcome(), nil //nolint:nilerr // each item says what became of it
