@@ -30,6 +30,10 @@ type Task struct {
 	Epoch            uint64 // of this attempt; larger than that of every earlier one
 	ConcurrencyToken uint64 // of the concurrency key; 0 without one
 
+	// ReceivedAt is when the assignment reached this worker, by the local clock. The
+	// handler begins once the cluster has the start on record.
+	ReceivedAt time.Time
+
 	payload  json.RawMessage
 	deadline time.Time
 }
@@ -62,7 +66,8 @@ func (t *Task) Deadline() time.Time { return t.deadline }
 func taskOf(a *workerv1.Assign) *Task {
 	in := &a.Task
 	t := &Task{
-		ID: in.ID.String(), Handler: in.Handler, HandlerVersion: in.HandlerVersion, PayloadVersion: in.PayloadVersion,
+		ReceivedAt: time.Now(),
+		ID:         in.ID.String(), Handler: in.Handler, HandlerVersion: in.HandlerVersion, PayloadVersion: in.PayloadVersion,
 		BusinessKey: in.BusinessKey, ConcurrencyKey: in.ConcurrencyKey, Priority: int(in.Priority),
 		RecoverySafety: RecoverySafety(in.RecoverySafety), EffectUncertain: in.EffectUncertain,
 		Retry: RetryPolicy{

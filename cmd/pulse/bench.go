@@ -30,7 +30,8 @@ from when they were due. Without it, they are made as fast as they are answered,
 most --window tasks open.
 
   submit   until the answer to the submission
-  pickup   from the submission until a handler has the task
+  arrival  from the submission until a worker has the task
+  pickup   until its start is on record, too, and its handler begins
   done     from the submission until a client that waits has seen its end (sampled)
 
 Each of these was acknowledged, so it was on disk. The load takes its share of the
@@ -108,6 +109,7 @@ func (a *app) bench(cmd *cobra.Command, cfg bench.Config, servers int) (err erro
 	return a.printOne(cmd, result, func(d *details) {
 		d.putf("Throughput", "%.0f tasks/s (%s done in %.1f s, %d errors)", result.TasksPerSecond, commas(uint64(result.Done)), result.Seconds, result.Errors)
 		d.putf("Submit", "p50 %.2f ms, p99 %.2f ms", result.SubmitP50, result.SubmitP99)
+		d.putf("Arrival", "p50 %.2f ms, p99 %.2f ms", result.ArrivalP50, result.ArrivalP99)
 		d.putf("Pickup", "p50 %.2f ms, p99 %.2f ms", result.PickupP50, result.PickupP99)
 		d.putf("Done", "p50 %.2f ms, p99 %.2f ms (%d sampled)", result.DoneP50, result.DoneP99, result.DoneSampled)
 		if result.CPUPerTask > 0 {

@@ -13,7 +13,8 @@
 //
 // The others are no part of Pulse. -peers names the directory of a Go program that
 // prints, for "PROGRAM NAME flags", one JSON object with tasks_per_s and, where
-// they are known, pickup_p50_ms, pickup_p99_ms, cpu_us_per_task and server_mem_mib.
+// they are known, arrival_p50_ms, arrival_p99_ms, pickup_p50_ms, pickup_p99_ms,
+// cpu_us_per_task and server_mem_mib.
 package main
 
 import (

@@ -10,7 +10,8 @@ func TestTheTableShowsMediansAndTheirRange(t *testing.T) {
 	t.Parallel()
 	rows := []*row{
 		{name: "three", got: []sample{{Tasks: 30, CPU: 3}, {Tasks: 10, CPU: 1}, {Tasks: 20, CPU: 2}}},
-		{name: "two", got: []sample{{Tasks: 10}, {Tasks: 20}}, fail: "no port"},
+		{name: "two", got: []sample{{Tasks: 10, ArrivalP50: 1, PickupP50: 4}, {Tasks: 20, ArrivalP50: 3, PickupP50: 4}}, fail: "no port"},
+		{name: "peer", got: []sample{{Tasks: 9, PickupP50: 4, PickupP99: 8}}},
 		{name: "none", fail: "not installed"},
 	}
 	var b strings.Builder
@@ -19,10 +20,11 @@ func TestTheTableShowsMediansAndTheirRange(t *testing.T) {
 	}
 	for _, want := range []string{
 		"Medians of 3 runs of 1s",
-		"| three | 20 (10 to 30) | - | - | 2 (1 to 3) | - |",
-		"| two | 15 (10 to 20) | - | - | - | - |",
-		"| … | 1 of 3 runs failed: no port | | | | |",
-		"| none | not measured: not installed | | | | |",
+		"| three | 20 (10 to 30) | - | - | - | - | 2 (1 to 3) | - |",
+		"| two | 15 (10 to 20) | 2.0 (1.0 to 3.0) | - | 4.0 (4.0 to 4.0) | - | - | - |",
+		"| peer | 9 | 4.0 | 8.0 | 4.0 | 8.0 | - | - |",
+		"| … | 1 of 3 runs failed: no port | | | | | | |",
+		"| none | not measured: not installed | | | | | | |",
 	} {
 		if !strings.Contains(b.String(), want+"\n") && !strings.Contains(b.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, b.String())

@@ -97,7 +97,9 @@ type Result struct {
 	TasksPerSecond float64 `json:"tasks_per_s"`
 	SubmitP50      float64 `json:"submit_p50_ms"` // until the answer to the request
 	SubmitP99      float64 `json:"submit_p99_ms"`
-	PickupP50      float64 `json:"pickup_p50_ms"` // from the submission until a handler has the task
+	ArrivalP50     float64 `json:"arrival_p50_ms"` // from the submission until a worker has the task
+	ArrivalP99     float64 `json:"arrival_p99_ms"`
+	PickupP50      float64 `json:"pickup_p50_ms"` // until its start is on record, too, and a handler has it
 	PickupP99      float64 `json:"pickup_p99_ms"`
 	DoneP50        float64 `json:"done_p50_ms"` // from the submission until a client has seen its end
 	DoneP99        float64 `json:"done_p99_ms"`
@@ -140,8 +142,8 @@ type run struct {
 	room    chan struct{} // capacity 1: the window may have room
 	keyed   atomic.Int64  // tasks that were given a key
 
-	submit, pickup, done histogram
-	waiters              sync.WaitGroup
+	submit, arrival, pickup, done histogram
+	waiters                       sync.WaitGroup
 }
 
 // Run measures once.
@@ -212,6 +214,7 @@ func (r *run) work(_ context.Context, t *sdk.Task) (any, error) {
 	if err := t.Unmarshal(&in); err != nil {
 		return nil, sdk.Failed("bad_payload", err)
 	}
+	r.arrival.add(t.ReceivedAt.Sub(r.zero) - time.Duration(in.At))
 	r.pickup.add(r.since() - time.Duration(in.At))
 	r.begun.Add(1)
 	r.tellRoom()
@@ -407,6 +410,7 @@ func (r *run) result(took time.Duration) *Result {
 	return &Result{
 		TasksPerSecond: round(float64(done) / took.Seconds()),
 		SubmitP50:      r.submit.millis(0.50), SubmitP99: r.submit.millis(0.99),
+		ArrivalP50: r.arrival.millis(0.50), ArrivalP99: r.arrival.millis(0.99),
 		PickupP50: r.pickup.millis(0.50), PickupP99: r.pickup.millis(0.99),
 		DoneP50: r.done.millis(0.50), DoneP99: r.done.millis(0.99),
 		Errors: r.failed.Load(), Submitted: r.acked.Load(), Done: done, DoneSampled: r.done.count(), Seconds: round(took.Seconds()),
