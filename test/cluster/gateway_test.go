@@ -82,11 +82,17 @@ func (f *fleet) load(clients, workers int) (w *world, stop func()) {
 // pulseAt runs a verb of the binary against a node.
 func pulseAt(t *testing.T, p *process, args ...string) (string, error) {
 	t.Helper()
+	return pulseWithin(t, time.Minute, p, args...)
+}
+
+// pulseWithin is pulseAt for a verb that may take longer.
+func pulseWithin(t *testing.T, within time.Duration, p *process, args ...string) (string, error) {
+	t.Helper()
 	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience(time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), patience(within))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "PULSE_ADDR=http://"+p.addr)

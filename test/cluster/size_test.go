@@ -186,7 +186,8 @@ func TestSnapshotsOfGigabytes(t *testing.T) {
 	backups, began := 0, time.Now()
 	for ; backups < 3; backups++ {
 		file := filepath.Join(t.TempDir(), "backup")
-		if _, err := pulseAt(t, leader, "cluster", "backup", file); err != nil {
+		// A copy has a pace, at which 5 GiB take more than a minute.
+		if _, err := pulseWithin(t, 15*time.Minute, leader, "cluster", "backup", file); err != nil {
 			t.Fatal(err)
 		}
 		if at := size(t, filepath.Dir(file)); at < int64(megabytes)<<20/2 {
