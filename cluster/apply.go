@@ -171,8 +171,14 @@ func (a *applier) Restore(rc io.ReadCloser) error {
 	if !ok {
 		return fmt.Errorf("snapshot reader is a %T", rc)
 	}
-	// Without the pace of a copy: this server takes part in nothing before it has its state.
-	if err := a.machine.Restore(s.ReadCloser, s.meta.Index); err != nil {
+	var err error
+	if dir, header, ok := s.fresh(); ok {
+		err = a.machine.RestoreStore(dir, header, s.meta.Index)
+	} else {
+		// Without the pace of a copy: this server takes part in nothing before it has its state.
+		err = a.machine.Restore(s.ReadCloser, s.meta.Index)
+	}
+	if err != nil {
 		if errors.Is(err, fsm.ErrFormatLevel) {
 			panic(err) // as an entry of that level would: the leader must not send it for ever
 		}

@@ -196,6 +196,14 @@ func (m *fakeMachine) Restore(r io.Reader, raftIndex uint64) error {
 	return err
 }
 
+func (m *fakeMachine) RestoreStore(dir string, _ state.Header, raftIndex uint64) error {
+	var stream bytes.Buffer
+	if _, err := state.WriteStream(dir, &stream); err != nil {
+		return err
+	}
+	return m.Restore(&stream, raftIndex)
+}
+
 func (m *fakeMachine) Flush() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

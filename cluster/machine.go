@@ -9,7 +9,7 @@ import (
 )
 
 // Machine is the state machine as the log sees it; fsm.Machine is the one.
-// Apply, BeginCheckpoint and Restore are called by raft's apply goroutine, or before
+// Apply, BeginCheckpoint and both Restores are called by raft's apply goroutine, or before
 // raft exists; all other methods from any goroutine.
 type Machine interface {
 	// Apply applies one committed entry. It panics if it cannot: the process
@@ -23,6 +23,10 @@ type Machine interface {
 	// Restore replaces the state by the one in the stream and raises its
 	// applied index to raftIndex, the place of the snapshot in this log.
 	Restore(r io.Reader, raftIndex uint64) error
+	// RestoreStore does the same with the state of a store that state.ReadStream has
+	// made of such a stream, with that header. The files are shared where the file
+	// system can, and stay.
+	RestoreStore(dir string, header state.Header, raftIndex uint64) error
 
 	// Flush makes durable what is applied.
 	Flush() error

@@ -27,8 +27,9 @@ import (
 // is synced.
 //
 //	<term>-<index>-<number>/meta.json    raft's meta and the state's header, with a checksum
-//	<term>-<index>-<number>/checkpoint/  one made here: hard links to the machine's store
-//	<term>-<index>-<number>/stream       one received: the stream as it came
+//	<term>-<index>-<number>/checkpoint/  a store: one made here has hard links to the machine's,
+//	                                     of one received the machine's has hard links to it
+//	<term>-<index>-<number>/stream       one that an earlier version received, as it came
 const (
 	tmpSuffix      = ".tmp"
 	metaFile       = "meta.json"
@@ -62,6 +63,9 @@ type snapshot struct {
 	meta   raft.SnapshotMeta // Size 0: not known yet
 	header state.Header
 	files  []fileSum
+	// fresh: received by this process, which has checked all of it on its way to the
+	// disk, so that it need not be read again to be believed.
+	fresh bool
 
 	readers int
 	open    *state.Checkpoint // shared by the readers
@@ -311,7 +315,8 @@ func (s *snapshotStore) next() uint64 {
 }
 
 // snapshotSink is a snapshot under way. It takes either a checkpoint or, by
-// Write, a stream, which is verified as it comes.
+// Write, a stream, of which it makes one as it comes: the machine's store will be of
+// the same files, so that the disk has to take the state only once.
 type snapshotSink struct {
 	store *snapshotStore
 	dir   string // temporary
@@ -322,10 +327,9 @@ type snapshotSink struct {
 	whole  bool
 	over   bool
 
-	stream   *os.File // nil: nothing written
-	behind   *steady.Writer
-	verifier *io.PipeWriter
-	verdict  chan verdict
+	builder *io.PipeWriter // nil: nothing written
+	verdict chan verdict
+	pace    steady.Pace
 }
 
 type verdict struct {
@@ -378,36 +382,33 @@ func (k *snapshotSink) adopt(st *staged) error {
 
 // Write takes a piece of a stream.
 func (k *snapshotSink) Write(p []byte) (int, error) {
-	if k.stream == nil {
-		f, err := os.OpenFile(filepath.Join(k.dir, streamFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-		if err != nil {
-			return 0, fmt.Errorf("receive snapshot: %w", err)
-		}
-		k.stream, k.behind = f, steady.NewWriter(f)
+	if k.builder == nil {
 		r, w := io.Pipe()
-		k.verifier, k.verdict = w, make(chan verdict, 1)
+		k.builder, k.verdict, k.pace = w, make(chan verdict, 1), steady.Copying()
 		go func() {
-			h, err := state.VerifyStream(r)
+			h, err := state.ReadStream(r, filepath.Join(k.dir, checkpointDir))
 			r.CloseWithError(err) // nil: the rest is refused by Write
 			k.verdict <- verdict{h, err}
 		}()
 	}
-	if _, err := k.verifier.Write(p); err != nil {
-		return 0, fmt.Errorf("receive snapshot: %w", err)
-	}
-	n, err := k.behind.Write(p)
+	n, err := k.builder.Write(p)
 	k.meta.Size += int64(n)
 	if err != nil {
 		return n, fmt.Errorf("receive snapshot: %w", err)
 	}
+	k.pace.Passed(n)
 	return n, nil
 }
 
-// endStream waits for the verdict on what was written.
+// endStream waits for the verdict on what was written: the store is whole and synced,
+// and the stream had its checksum, or nothing is left of it.
 func (k *snapshotSink) endStream() error {
-	err := k.verifier.Close()
+	err := k.builder.Close()
 	v := <-k.verdict
-	if err = errors.Join(err, v.err, k.stream.Close()); err != nil {
+	if err = errors.Join(err, v.err); err == nil {
+		k.files, err = sumFiles(filepath.Join(k.dir, checkpointDir))
+	}
+	if err != nil {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
 	k.header, k.whole = v.header, true
@@ -420,7 +421,7 @@ func (k *snapshotSink) Close() error {
 	if k.over {
 		return nil
 	}
-	if k.stream != nil {
+	if k.builder != nil {
 		if err := k.endStream(); err != nil {
 			return errors.Join(err, k.remove())
 		}
@@ -452,7 +453,7 @@ func (k *snapshotSink) publish() error {
 	}
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()
-	k.store.list = append(k.store.list, &snapshot{path: final, meta: k.meta, header: k.header, files: k.files})
+	k.store.list = append(k.store.list, &snapshot{path: final, meta: k.meta, header: k.header, files: k.files, fresh: k.builder != nil})
 	slices.SortFunc(k.store.list, newestFirst)
 	return nil
 }
@@ -462,10 +463,9 @@ func (k *snapshotSink) Cancel() error {
 	if k.over {
 		return nil
 	}
-	if k.stream != nil {
-		k.verifier.CloseWithError(errors.New("cancelled"))
+	if k.builder != nil {
+		k.builder.CloseWithError(errors.New("cancelled"))
 		<-k.verdict
-		_ = k.stream.Close() // it is removed
 	}
 	return k.remove()
 }
@@ -549,9 +549,12 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 		return nil, nil, err
 	}
 	r := &snapshotReader{store: s, snap: snap, meta: snap.meta}
-	if exists(filepath.Join(snap.path, checkpointDir)) {
+	switch {
+	case snap.fresh:
+		r.ReadCloser = &lateStream{open: func() (io.ReadCloser, error) { return s.openAgain(snap) }}
+	case exists(filepath.Join(snap.path, checkpointDir)):
 		r.ReadCloser, err = s.openCheckpoint(snap, &r.meta)
-	} else {
+	default:
 		r.ReadCloser, err = os.Open(filepath.Join(snap.path, streamFile))
 	}
 	if err != nil {
@@ -631,6 +634,45 @@ func (s *snapshotStore) openCheckpoint(snap *snapshot, meta *raft.SnapshotMeta) 
 	return stream, nil
 }
 
+// openAgain begins the stream of one that was received, whose size has been announced.
+func (s *snapshotStore) openAgain(snap *snapshot) (io.ReadCloser, error) {
+	meta := snap.meta
+	stream, err := s.openCheckpoint(snap, &meta)
+	if err == nil && meta.Size != snap.meta.Size {
+		err = errors.Join(fmt.Errorf("its stream has %d bytes, not %d", meta.Size, snap.meta.Size), stream.Close())
+	}
+	if err != nil {
+		return nil, damaged(snap.path, err)
+	}
+	return stream, nil
+}
+
+// lateStream is opened when it is read: whoever takes the files of a snapshot never
+// does.
+type lateStream struct {
+	open   func() (io.ReadCloser, error)
+	opened io.ReadCloser
+	err    error
+}
+
+func (l *lateStream) Read(p []byte) (int, error) {
+	if l.opened == nil && l.err == nil {
+		l.opened, l.err = l.open()
+	}
+	if l.err != nil {
+		return 0, l.err
+	}
+	return l.opened.Read(p)
+}
+
+// Close closes what was opened.
+func (l *lateStream) Close() error {
+	if l.opened == nil {
+		return nil
+	}
+	return l.opened.Close()
+}
+
 // checkpointStream is the reading end of a checkpoint being written out.
 type checkpointStream struct {
 	*io.PipeReader
@@ -654,6 +696,11 @@ func (r *snapshotReader) Close() error {
 		err = errors.Join(r.ReadCloser.Close(), r.store.release(r.snap))
 	})
 	return err
+}
+
+// fresh is the directory of a store that may be taken as it is, if it is one.
+func (r *snapshotReader) fresh() (dir string, header state.Header, ok bool) {
+	return filepath.Join(r.snap.path, checkpointDir), r.snap.header, r.snap.fresh
 }
 
 // damage explains a restore that failed, for the log and the operator.

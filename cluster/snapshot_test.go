@@ -262,7 +262,8 @@ func TestUnfinishedSnapshotsAreRemovedAtTheStart(t *testing.T) {
 		"2-9-8.tmp",                              // before it is adopted
 		"2-9-9.tmp/checkpoint/000004.sst",        // before its meta is written
 		"2-9-10.tmp/" + metaFile,                 // before its name
-		"2-9-11.tmp/" + streamFile,               // while a stream arrives
+		"2-9-11.tmp/" + streamFile,               // while a stream arrived at an earlier version
+		"2-9-12.tmp/checkpoint/incoming/0.sst",   // while one arrives
 		filepath.Base(whole) + "x.tmp/meta.json", // while an old one is removed
 	} {
 		path = filepath.Join(snaps, path)
@@ -563,20 +564,119 @@ func TestAReceivedStreamIsKeptAsItCameIfItIsWhole(t *testing.T) {
 				}
 				return
 			}
-			again, err := openSnapshotStore(s.dir, s.logger, s.counters)
-			if err != nil {
-				t.Fatal(err)
-			}
-			meta, r, err := again.Open(k.ID())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
-			data, err := io.ReadAll(r)
-			if err != nil || !bytes.Equal(data, whole) || meta.Size != int64(len(whole)) || meta.Index != 20 || meta.Term != 3 {
-				t.Fatalf("%d bytes, meta %+v, %v", len(data), meta, err)
-			}
+			checkOpens(t, s, k.ID(), whole)
+			checkOpens(t, reopened(t, s), k.ID(), whole)
 		})
+	}
+}
+
+func reopened(t *testing.T, s *snapshotStore) *snapshotStore {
+	t.Helper()
+	again, err := openSnapshotStore(s.dir, s.logger, s.counters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return again
+}
+
+// checkOpens reads the snapshot of index 20 and term 3, closes it unread, and reads it
+// again.
+func checkOpens(t *testing.T, s *snapshotStore, id string, want []byte) {
+	t.Helper()
+	for _, read := range []bool{true, false, true} {
+		meta, r, err := s.Open(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data := want
+		if read {
+			data, err = io.ReadAll(r)
+		}
+		if err = errors.Join(err, r.Close()); err != nil || !bytes.Equal(data, want) {
+			t.Fatalf("%d bytes, %v", len(data), err)
+		}
+		if meta.Size != int64(len(want)) || meta.Index != 20 || meta.Term != 3 {
+			t.Fatalf("meta %+v", meta)
+		}
+	}
+}
+
+// received is a store with one snapshot that came as a stream.
+func received(t *testing.T, whole []byte) (s *snapshotStore, id string) {
+	t.Helper()
+	s = testStore(t)
+	k, err := s.Create(1, 20, 3, raft.Configuration{}, 1, nil)
+	if err == nil {
+		_, err = k.Write(whole)
+	}
+	if err == nil {
+		err = k.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, k.ID()
+}
+
+func TestAStreamThatAnEarlierVersionReceivedIsRead(t *testing.T) {
+	t.Parallel()
+	whole := stream(t)
+	s, id := received(t, whole)
+	dir := filepath.Join(s.dir, id)
+	if err := errors.Join(os.RemoveAll(filepath.Join(dir, checkpointDir)), os.WriteFile(filepath.Join(dir, streamFile), whole, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	checkOpens(t, reopened(t, s), id, whole)
+}
+
+// What has been received is restored by taking its files, and only by the process that
+// has checked them: any other reads them first.
+func TestWhatWasReceivedIsRestoredOfItsFiles(t *testing.T) {
+	t.Parallel()
+	whole := stream(t)
+	s, id := received(t, whole)
+	for _, mine := range []bool{true, false} {
+		if !mine {
+			s = reopened(t, s)
+		}
+		_, r, err := s.Open(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir, header, fresh := r.(*snapshotReader).fresh()
+		if fresh != mine {
+			t.Errorf("of this process: %t, its files may be taken: %t", mine, fresh)
+		}
+		m := openFake(t, filepath.Join(t.TempDir(), "state"))
+		if mine {
+			err = m.RestoreStore(dir, header, 20)
+		} else {
+			err = m.Restore(r, 20)
+		}
+		if err = errors.Join(err, r.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if m.AppliedIndex() != 20 {
+			t.Errorf("it is restored at %d", m.AppliedIndex())
+		}
+		checkOpens(t, s, id, whole) // it stays what it was
+	}
+}
+
+func TestADamagedSnapshotThatWasReceivedIsNotHandedOn(t *testing.T) {
+	t.Parallel()
+	s, id := received(t, stream(t))
+	flip(t, oneOf(t, filepath.Join(s.dir, id, checkpointDir, "*.sst")), func(int) int { return 20 })
+	for range 2 {
+		_, r, err := s.Open(id) // it is read when it is sent
+		if err == nil {
+			_, err = io.ReadAll(r)
+			err = errors.Join(err, r.Close())
+		}
+		if err == nil || !strings.Contains(err.Error(), "is damaged") {
+			t.Errorf("it says %v", err)
+		}
+		s = reopened(t, s)
 	}
 }
 

@@ -58,7 +58,13 @@ func TestAMachineRefusesAHigherFormatLevel(t *testing.T) {
 	if _, err := state.WriteStream(backup, &stream); err != nil {
 		t.Fatal(err)
 	}
+	built := t.TempDir() + "/built"
+	header, err := state.ReadStream(bytes.NewReader(stream.Bytes()), built)
+	if err != nil {
+		t.Fatal(err)
+	}
 	refused("a snapshot", older.Restore(&stream, 1))
+	refused("a snapshot's store", older.RestoreStore(built, header, 1))
 	func() {
 		defer func() {
 			err, _ := recover().(error)

@@ -48,7 +48,7 @@ type Options struct {
 	FormatLevel uint32
 }
 
-// Machine is the state machine of one node. Apply, Checkpoint and Restore are
+// Machine is the state machine of one node. Apply, Checkpoint and both Restores are
 // called by one goroutine, the one that applies the log; every other method is
 // safe from any goroutine.
 type Machine struct {
@@ -380,6 +380,28 @@ func (m *Machine) acquire() (*pebble.DB, func(), error) {
 // beside the old one and becomes current by one rename; an error leaves the old
 // state as it was.
 func (m *Machine) Restore(r io.Reader, raftIndex uint64) error {
+	return m.restore(raftIndex, func(dir string) error {
+		header, err := state.ReadStreamIn(m.fs, r, dir)
+		if e := checkLevel(header.FormatLevel, m.understood); e != nil {
+			return e // and therefore it may have what is not known
+		}
+		return err
+	})
+}
+
+// RestoreStore does the same with a store that state.ReadStream has made of such a
+// stream, with that header. Its files are shared where the file system can, and stay.
+func (m *Machine) RestoreStore(from string, header state.Header, raftIndex uint64) error {
+	return m.restore(raftIndex, func(dir string) error {
+		if err := checkLevel(header.FormatLevel, m.understood); err != nil {
+			return err
+		}
+		return state.LinkStore(m.fs, from, dir)
+	})
+}
+
+// restore switches to the store that build makes in a directory that is not there.
+func (m *Machine) restore(raftIndex uint64, build func(dir string) error) error {
 	m.mu.RLock()
 	gen := m.gen + 1
 	m.mu.RUnlock()
@@ -387,11 +409,7 @@ func (m *Machine) Restore(r io.Reader, raftIndex uint64) error {
 	if err := m.fs.RemoveAll(dir); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
-	header, err := state.ReadStreamIn(m.fs, r, dir)
-	if e := checkLevel(header.FormatLevel, m.understood); e != nil {
-		err = e // and therefore it may have what is not known
-	}
-	if err != nil {
+	if err := build(dir); err != nil {
 		return errors.Join(fmt.Errorf("restore: %w", err), m.fs.RemoveAll(dir))
 	}
 	next, err := state.Open(dir, m.tuning)

@@ -372,7 +372,7 @@ func TestStoreSurvivesReopening(t *testing.T) {
 }
 
 // A restored state is the one that the next process opens, and the one before it
-// is gone from the disk.
+// is gone from the disk, whether it came as a stream or as a store, which stays as it was.
 func TestARestoredStateSurvivesReopening(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)
@@ -385,26 +385,45 @@ func TestARestoredStateSurvivesReopening(t *testing.T) {
 	if _, err := state.WriteStream(filepath.Join(dir, "checkpoint"), &stream); err != nil {
 		t.Fatal(err)
 	}
-	opt := Options{Dir: filepath.Join(dir, "other")}
-	m, err := Open(opt)
+	whole, built := stream.Bytes(), filepath.Join(dir, "built")
+	header, err := state.ReadStream(bytes.NewReader(whole), built)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Restore(&stream, 900); err != nil {
-		t.Fatal(err)
+	for name, restore := range map[string]func(*Machine) error{
+		"stream": func(m *Machine) error { return m.Restore(bytes.NewReader(whole), 900) },
+		"store":  func(m *Machine) error { return m.RestoreStore(built, header, 900) },
+	} {
+		opt := Options{Dir: filepath.Join(dir, name)}
+		m, err := Open(opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := restore(m); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := m.DumpIndexes(), s.m.DumpIndexes(); got != want {
+			t.Errorf("%s: restored it has\n%s, want\n%s", name, got, want)
+		}
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if m, err = Open(opt); err != nil {
+			t.Fatal(err)
+		}
+		if m.AppliedIndex() != 900 || !bytes.Equal(m.StateHash(), s.m.StateHash()) {
+			t.Errorf("%s: opened again it is at %d with state %x, want 900 and %x", name, m.AppliedIndex(), m.StateHash(), s.m.StateHash())
+		}
+		if stores, err := filepath.Glob(filepath.Join(opt.Dir, "store-*")); len(stores) != 1 || err != nil {
+			t.Errorf("%s: stores on disk: %v %v", name, stores, err)
+		}
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if m, err = Open(opt); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = m.Close() }()
-	if m.AppliedIndex() != 900 || !bytes.Equal(m.StateHash(), s.m.StateHash()) {
-		t.Errorf("opened again it is at %d with state %x, want 900 and %x", m.AppliedIndex(), m.StateHash(), s.m.StateHash())
-	}
-	if stores, err := filepath.Glob(filepath.Join(opt.Dir, "store-*")); len(stores) != 1 || err != nil {
-		t.Errorf("stores on disk: %v %v", stores, err)
+	stream.Reset()
+	if _, err := state.WriteStream(built, &stream); err != nil || !bytes.Equal(stream.Bytes(), whole) {
+		t.Errorf("the store that was taken is another one: %d bytes, %v", stream.Len(), err)
 	}
 }
 

@@ -22,8 +22,7 @@ import (
 
 const (
 	// copiedPerSecond bounds, in bytes, what is read in one place to be written in
-	// another: twice of what a follower is promised, which first receives a snapshot
-	// and then builds its store of it.
+	// another: twice of what a follower that is sent a snapshot is promised.
 	copiedPerSecond = 100 << 20
 	// readPerSecond bounds what is only read and summed. It costs the processors,
 	// and hardly the disk: most of it has been written, or is read again, in the

@@ -12,6 +12,7 @@ import (
 	"hash"
 	"io"
 	"math"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
@@ -372,6 +373,49 @@ func buildStore(r io.Reader, dst string, fs vfs.FS) (Header, error) {
 		return Header{}, fmt.Errorf("read snapshot: %w", err)
 	}
 	return h, nil
+}
+
+// LinkStore makes dst, which must not exist, a store with the rows of the one in src,
+// which nobody has open. They share their tables where the file system can: no store
+// ever changes a table. When it returns without error the store is complete and synced.
+func LinkStore(fs vfs.FS, src, dst string) error {
+	if err := linkStore(fs, src, dst); err != nil {
+		return errors.Join(fmt.Errorf("link store %s: %w", src, err), fs.RemoveAll(dst))
+	}
+	return nil
+}
+
+func linkStore(fs vfs.FS, src, dst string) error {
+	names, err := fs.List(src)
+	if err != nil {
+		return err
+	}
+	if err := fs.MkdirAll(dst, 0o700); err != nil {
+		return err
+	}
+	for _, name := range names {
+		from, to := fs.PathJoin(src, name), fs.PathJoin(dst, name)
+		if strings.HasSuffix(name, ".sst") {
+			err = vfs.LinkOrCopy(fs, from, to)
+		} else {
+			err = vfs.Copy(fs, from, to) // the next store goes on writing it
+		}
+		if err == nil {
+			err = syncFile(fs, to)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.Join(syncDir(fs, dst), syncDir(fs, fs.PathDir(dst)))
+}
+
+func syncFile(fs vfs.FS, name string) error {
+	f, err := fs.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 func syncDir(fs vfs.FS, dir string) error {

@@ -397,3 +397,37 @@ func FuzzSnapshotStream(f *testing.F) {
 		}
 	})
 }
+
+// A linked store is whole after a loss of power, and none of its own doings reach the
+// one it was made of.
+func TestALinkedStoreSurvivesTheLossOfPower(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewCrashableMem()
+	whole := streamOf(t, someRows())
+	if _, err := ReadStreamIn(mem, bytes.NewReader(whole), "built"); err != nil {
+		t.Fatal(err)
+	}
+	if err := LinkStore(mem, "built", storeDir); err != nil {
+		t.Fatal(err)
+	}
+	same := func(fs vfs.FS, dir string) {
+		t.Helper()
+		var stream bytes.Buffer
+		if _, err := WriteStreamIn(fs, dir, &stream); err != nil || !bytes.Equal(stream.Bytes(), whole) {
+			t.Errorf("%s has another state: %d bytes, %v", dir, stream.Len(), err)
+		}
+	}
+	same(mem.CrashClone(vfs.CrashCloneCfg{}), storeDir)
+	db := openStore(t, mem, func(*pebble.Options) {})
+	err := db.DeleteRange([]byte{0}, []byte{0xff}, pebble.NoSync)
+	if err = errors.Join(err, db.Flush(), db.Compact(t.Context(), []byte{0}, []byte{0xff}, false), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	same(mem, "built")
+	if err := LinkStore(mem, "nowhere", "other"); err == nil {
+		t.Error("a store is made of nothing")
+	}
+	if _, err := mem.Stat("other"); err == nil {
+		t.Error("half a store is left")
+	}
+}
