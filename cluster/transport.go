@@ -33,6 +33,9 @@ const (
 	// the kernel's queue.
 	greetingsMax  = 64
 	raftPoolConns = 3
+	// beatsInTimeout is how many heartbeats raft sends at most in a heartbeat timeout,
+	// and half of them at least.
+	beatsInTimeout = 10
 )
 
 // Secure guards raft's connections: when one is handed out, both ends have shown
@@ -60,19 +63,23 @@ func openTransport(cfg *Config, logger hclog.Logger) (raft.Transport, *streamLay
 	if err != nil {
 		return nil, nil, fmt.Errorf("cluster: listen for raft at %s: %w", cfg.Listen, err)
 	}
-	return named{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream:  stream,
 		MaxPool: raftPoolConns,
 		Timeout: raftTimeout,
 		Logger:  logger.Named("net"),
 		// Deep pipelines multiply the latency of a commit under load.
 		MaxRPCsInFlight: 2,
-	})}, stream, nil
+	})
+	return named{network, newBeats(cfg.HeartbeatTimeout / beatsInTimeout)}, stream, nil
 }
 
 // named puts the id of the server that raft means before each address, because
 // raft's stream layer is told addresses alone and a certificate is of an id.
-type named struct{ *raft.NetworkTransport }
+type named struct {
+	*raft.NetworkTransport
+	beats *beats
+}
 
 var _ raft.WithPreVote = named{}
 
@@ -113,7 +120,11 @@ func (p pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.Appe
 }
 
 func (t named) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	return t.NetworkTransport.AppendEntries(id, nameTarget(id, target), args, resp)
+	call := func() error { return t.NetworkTransport.AppendEntries(id, nameTarget(id, target), args, resp) }
+	if isHeartbeat(args) {
+		return t.beats.send(id, call)
+	}
+	return call()
 }
 
 func (t named) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
