@@ -23,6 +23,27 @@ const (
 	commandBytesMax  = 16 << 20
 )
 
+// companyWait is how long what every gateway or idle worker says now and then waits for
+// the same of the others, if nothing else is to be written: what comes at one moment
+// is one entry, and none for each.
+const companyWait = 25 * time.Millisecond
+
+// isPatient says that nobody minds if all of these commands are written a moment later.
+func isPatient(commands []*pb.Command) bool {
+	for _, cmd := range commands {
+		switch body := cmd.GetBody().(type) {
+		case *pb.Command_ReportGateway:
+			if body.ReportGateway.GetLeaving() {
+				return false
+			}
+		case *pb.Command_SetCapacity:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
 // entryLog is raft as the proposer sees it.
 type entryLog interface {
 	Apply(data []byte, timeout time.Duration) raft.ApplyFuture
@@ -30,7 +51,8 @@ type entryLog interface {
 
 // proposer joins the commands that arrived while the entry before was on its
 // way into the next one: batches grow with the load, and a lone command never
-// waits for company. There is one proposer for each office; its term is in
+// waits for company, unless it is one that may (isPatient). There is one proposer for
+// each office; its term is in
 // every entry, and apply refuses an entry that meets another term in the log.
 //
 // Commands of one call stay in order, over several entries if need be; once one
@@ -52,10 +74,13 @@ type proposer struct {
 	sending sync.Mutex    // held from taking an entry until the log has it: entries keep their order
 
 	mu       sync.Mutex
-	queue    *list.List // of *call: those with commands not handed over yet
-	commands int        // waiting in queue
-	bytes    int        // waiting in queue
-	tick     bool       // an entry is wanted even without commands
+	queue    *list.List  // of *call: those with commands not handed over yet
+	commands int         // waiting in queue
+	bytes    int         // waiting in queue
+	urgent   int         // calls in queue that are not patient
+	company  *time.Timer // makes what is patient wanted; nil: it is not set
+	wanted   bool        // what is patient has waited
+	tick     bool        // an entry is wanted even without commands
 	inFlight map[*entry]struct{}
 	closed   *schema.Error // what newcomers are told; nil while open
 	idle     chan struct{} // closed once nothing is queued or in flight; nil: nobody waits
@@ -71,6 +96,7 @@ type call struct {
 	open     int  // commands without result
 	failed   int  // results that say what became of the proposal, not what apply said
 	gone     bool // nobody waits any more
+	patient  bool
 	place    *list.Element
 	done     chan struct{}
 }
@@ -93,6 +119,7 @@ func newCall(commands []*pb.Command) (*call, *schema.Error) {
 		sizes:    make([]int, len(commands)),
 		results:  make([]*pb.Result, len(commands)),
 		open:     len(commands),
+		patient:  isPatient(commands),
 		done:     make(chan struct{}),
 	}
 	for i, cmd := range commands {
@@ -176,7 +203,35 @@ func (p *proposer) enqueue(ctx context.Context, c *call) (atOnce bool, refusal *
 	c.place = p.queue.PushBack(c)
 	p.commands += len(c.commands)
 	p.bytes += bytes
-	return len(p.inFlight) < p.inFlightMax, nil
+	switch {
+	case !c.patient:
+		p.urgent++
+	case p.company == nil:
+		p.company = time.AfterFunc(companyWait, p.companyCame)
+	}
+	return p.wants() && len(p.inFlight) < p.inFlightMax, nil
+}
+
+// companyCame is called when what is patient has waited.
+func (p *proposer) companyCame() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.company, p.wanted = nil, true
+	p.signal()
+}
+
+// wants says that there is something for an entry that does not wait longer. mu is held.
+func (p *proposer) wants() bool {
+	return p.tick || p.urgent > 0 || p.wanted && p.queue.Len() > 0
+}
+
+// unqueue takes a call out of the queue. mu is held.
+func (p *proposer) unqueue(c *call) {
+	p.queue.Remove(c.place)
+	c.place = nil
+	if !c.patient {
+		p.urgent--
+	}
 }
 
 // full says whether the queue has no room. A quarter of it is kept for what
@@ -212,8 +267,7 @@ func (p *proposer) drop(c *call, e *schema.Error) {
 	if c.place == nil {
 		return
 	}
-	p.queue.Remove(c.place)
-	c.place = nil
+	p.unqueue(c)
 	p.commands -= len(c.commands) - c.next
 	p.bytes -= c.bytes()
 	c.settle(c.next, len(c.commands), e)
@@ -272,7 +326,7 @@ func (p *proposer) forward() {
 func (p *proposer) take() *entry {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.inFlight) >= p.inFlightMax || (p.queue.Len() == 0 && !p.tick) {
+	if len(p.inFlight) >= p.inFlightMax || !p.wants() {
 		return nil
 	}
 	e := &entry{}
@@ -298,11 +352,15 @@ func (p *proposer) take() *entry {
 		if c.next < len(c.commands) {
 			break // the entry is full, or this command has to go into the next one
 		}
-		p.queue.Remove(c.place)
-		c.place = nil
+		p.unqueue(c)
 	}
 	p.bytes -= bytes
 	p.tick = false
+	p.wanted = p.queue.Len() > 0 // what is left over has waited for its place
+	if p.company != nil {
+		p.company.Stop()
+		p.company = nil
+	}
 	p.inFlight[e] = struct{}{}
 	p.counters.entry(len(e.commands), bytes)
 	return e

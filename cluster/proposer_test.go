@@ -687,3 +687,88 @@ func TestMessagesTellWhetherSomethingHappened(t *testing.T) {
 		t.Error(msg)
 	}
 }
+
+func report(id string) *pb.Command {
+	return &pb.Command{Id: []byte(id), Body: &pb.Command_ReportGateway{ReportGateway: &pb.ReportGateway{GatewayId: id}}}
+}
+
+// Reports of three gateways and the heartbeats of their workers are one entry.
+func TestWhatNobodyWaitsForWaitsForCompany(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, log := testProposer(t, nil)
+		alive := &pb.Command{Id: []byte("w"), Body: &pb.Command_SetCapacity{SetCapacity: &pb.SetCapacity{}}}
+		rs := []*proposal{
+			begin(t.Context(), p, report("a")), begin(t.Context(), p, alive), begin(t.Context(), p, report("b"), report("c")),
+		}
+		if got := log.sizes(); len(got) != 0 {
+			t.Fatalf("entries %v at once", got)
+		}
+		if !p.busy() {
+			t.Error("something waits, and the proposer says that it has nothing to do")
+		}
+		time.Sleep(companyWait) // in a bubble
+		synctest.Wait()
+		if got := log.sizes(); !slices.Equal(got, []int{4}) {
+			t.Fatalf("entries %v after %v", got, companyWait)
+		}
+		late := begin(t.Context(), p, report("d"))
+		answer(log, 0, nil)
+		for i, r := range rs {
+			if !r.over || r.err != nil {
+				t.Errorf("call %d: %+v", i, r)
+			}
+		}
+		if got := log.sizes(); !slices.Equal(got, []int{4}) {
+			t.Fatalf("entries %v: what has just come did not wait", got)
+		}
+		// It goes with the first command that does not wait, and does not come twice.
+		urgent := begin(t.Context(), p, command("e"))
+		time.Sleep(2 * companyWait) // in a bubble
+		if got := log.sizes(); !slices.Equal(got, []int{4, 2}) {
+			t.Fatalf("entries %v", got)
+		}
+		answer(log, 1, nil)
+		if !late.over || !urgent.over {
+			t.Error("an entry was answered, and a caller still waits")
+		}
+	})
+}
+
+func TestAGatewayThatLeavesSaysSoAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, log := testProposer(t, nil)
+		last := report("a")
+		last.GetReportGateway().Leaving = true
+		begin(t.Context(), p, last)
+		if got := log.sizes(); !slices.Equal(got, []int{1}) {
+			t.Fatalf("entries %v", got)
+		}
+		answer(log, 0, nil)
+	})
+}
+
+// The one that would have taken it along is given up; it goes by itself.
+func TestWhatWaitsForCompanyIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, log := testProposer(t, nil)
+		begin(t.Context(), p, command("first"))
+		ctx, giveUp := context.WithCancel(t.Context())
+		begin(ctx, p, command("gone"))
+		r := begin(t.Context(), p, report("a"))
+		giveUp()
+		synctest.Wait()
+		answer(log, 0, nil)
+		time.Sleep(companyWait) // in a bubble
+		synctest.Wait()
+		if got := log.sizes(); !slices.Equal(got, []int{1, 1}) {
+			t.Fatalf("entries %v", got)
+		}
+		answer(log, 1, nil)
+		if !r.over || r.err != nil {
+			t.Fatalf("%+v", r)
+		}
+	})
+}

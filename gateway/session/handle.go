@@ -71,9 +71,11 @@ type Handle struct {
 	session atomic.Pointer[session]
 	telling atomic.Bool // stillThere is under way
 
-	mu    sync.Mutex
-	state state
-	held  []*pb.Delivery // while state is held
+	mu       sync.Mutex
+	capacity uint32 // as the cluster knows it
+	draining bool   // likewise
+	state    state
+	held     []*pb.Delivery // while state is held
 }
 
 type state int
@@ -160,6 +162,7 @@ func (h *Handle) register(ctx context.Context, messageID schema.ID, r Registrati
 		cancels: r.CancellationNotifications,
 	}
 	h.session.Store(s)
+	h.knows(made)
 	welcome := h.step(registering, held)
 	h.hub.finish(registration, h)
 	if !welcome { // the connection ended meanwhile
@@ -268,14 +271,35 @@ func (h *Handle) say(d *pb.Delivery) {
 	}
 }
 
-// SetCapacity replaces the capacity. The result carries the session.
+// SetCapacity replaces the capacity. The result carries the session. One that changes
+// nothing, as a heartbeat, may be answered up to a second later than others.
 func (h *Handle) SetCapacity(ctx context.Context, messageID schema.ID, sequence uint64, capacity uint32, drain bool, reply Reply) {
-	h.submit(ctx, h.session.Load().id, &pb.Command{
-		Id: idBytes(messageID),
-		Body: &pb.Command_SetCapacity{SetCapacity: &pb.SetCapacity{
-			Session: h.session.Load().ref(), Sequence: sequence, Capacity: capacity, Drain: drain,
-		}},
-	}, reply)
+	h.mu.Lock()
+	same := capacity == h.capacity && (!drain || h.draining)
+	h.mu.Unlock()
+	s := h.session.Load()
+	h.add(ctx, &call{
+		key: s.id, calm: same,
+		cmd: &pb.Command{
+			Id: idBytes(messageID),
+			Body: &pb.Command_SetCapacity{SetCapacity: &pb.SetCapacity{
+				Session: s.ref(), Sequence: sequence, Capacity: capacity, Drain: drain,
+			}},
+		},
+		reply: func(r *pb.Result, refusal *schema.Error) {
+			if refusal == nil {
+				h.knows(r.GetSession())
+			}
+			reply(r, refusal)
+		},
+	})
+}
+
+// knows keeps what the cluster has said of the session.
+func (h *Handle) knows(s *pb.SessionResult) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.capacity, h.draining = s.GetCapacity(), s.GetDraining()
 }
 
 // Resume asks where an attempt stands. The result carries the lease.
@@ -349,7 +373,7 @@ func (h *Handle) stillThere(ctx context.Context, id []byte, ref AttemptRef) {
 	}
 	h.pipe.group.Go(func() {
 		defer h.telling.Store(false)
-		if _, err := h.pipe.submit(ctx, []*pb.Command{cmd}); err != nil {
+		if _, err := h.hub.submit(ctx, []*pb.Command{cmd}); err != nil {
 			h.hub.cfg.Logger.Debug("a late worker was not reported", "session", s.id, "error", err)
 		}
 	})
@@ -381,10 +405,14 @@ func (r AttemptRef) proven() *pb.AttemptRef {
 }
 
 func (h *Handle) submit(ctx context.Context, key schema.ID, cmd *pb.Command, reply Reply) {
+	h.add(ctx, &call{key: key, cmd: cmd, reply: reply})
+}
+
+func (h *Handle) add(ctx context.Context, c *call) {
 	s := h.session.Load()
-	cmd.NamespaceId = idBytes(s.namespace)
-	cmd.Caller = h.who.worker(s.instance)
-	h.pipe.add(ctx, &call{key: key, cmd: cmd, reply: reply})
+	c.cmd.NamespaceId = idBytes(s.namespace)
+	c.cmd.Caller = h.who.worker(s.instance)
+	h.pipe.add(ctx, c)
 }
 
 // Drain takes no more commands, which are answered with unavailable from now

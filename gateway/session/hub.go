@@ -109,6 +109,7 @@ type Hub struct {
 	caller      *pb.Caller
 	counters    Counters
 	closer      closer
+	gathering   gathering
 	ready       chan struct{} // closed when the first report was answered
 	reporting   atomic.Bool   // the last report was answered
 
@@ -145,6 +146,7 @@ func NewHub(cfg Config) (*Hub, error) {
 		registrations: make(map[*registration]struct{}),
 	}
 	h.closer.init(h)
+	h.gathering.hub = h
 	return h, nil
 }
 
@@ -192,12 +194,14 @@ func (h *Hub) Run(ctx context.Context) {
 	}
 }
 
-// reportLoop is the gateway's heartbeat.
+// reportLoop is the gateway's heartbeat. Gateways whose clocks agree report at the same
+// moments, and one entry takes the reports of all.
 func (h *Hub) reportLoop(ctx context.Context) {
-	ticker := time.NewTicker(h.cfg.ReportEvery)
-	defer ticker.Stop()
+	next := time.NewTimer(h.cfg.ReportEvery)
+	defer next.Stop()
 	failing, answered := false, false
 	for {
+		next.Reset(untilBeat(time.Now(), h.cfg.ReportEvery))
 		err := h.report(ctx, false)
 		switch {
 		case ctx.Err() != nil:
@@ -215,7 +219,7 @@ func (h *Hub) reportLoop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-next.C:
 		}
 	}
 }

@@ -37,6 +37,7 @@ type call struct {
 	key   schema.ID
 	cmd   *pb.Command // the backend's once submitted
 	reply Reply
+	calm  bool // it may wait for those of other connections, see gathering
 }
 
 const (
@@ -122,9 +123,15 @@ func (p *pipeline) run(ctx context.Context) {
 		for i, c := range batch {
 			cmds[i] = c.cmd
 		}
+		if len(batch) == 1 && batch[0].calm {
+			all, place := p.hub.gathering.submit(ctx, cmds[0])
+			batch[0].reply(outcome(all.results, place, len(all.cmds), all.err))
+			p.done(batch)
+			continue
+		}
 		p.hub.counters.Commands.Add(uint64(len(cmds)))
 		p.hub.counters.Batches.Add(1)
-		results, err := p.submit(ctx, cmds)
+		results, err := p.hub.submit(ctx, cmds)
 		for i, c := range batch {
 			c.reply(outcome(results, i, len(batch), err))
 		}
@@ -132,10 +139,10 @@ func (p *pipeline) run(ctx context.Context) {
 	}
 }
 
-func (p *pipeline) submit(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.hub.cfg.CommandWithin)
+func (h *Hub) submit(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.CommandWithin)
 	defer cancel()
-	return p.hub.cfg.Backend.Submit(ctx, cmds)
+	return h.cfg.Backend.Submit(ctx, cmds)
 }
 
 // take picks what can go now, in order. A call whose key is under way in
