@@ -27,6 +27,10 @@ const (
 	behindMax = 1000
 	// silentMax is how long a healthy server may not have heard of the leader.
 	silentMax = 5 * time.Second
+	// askVotersEvery is how often voters that keep up are asked how far they are:
+	// nothing hangs on it but what Status shows. Learners, those who do not answer and a log that
+	// grows are asked about each time.
+	askVotersEvery = 5 * time.Second
 	// votersMin is the number of voters below which none is removed, dead or not.
 	votersMin = 3
 )
@@ -91,6 +95,15 @@ type membership struct {
 	members Members
 	logger  *slog.Logger
 	removal sync.Mutex // one removal at a time
+	told    serverStats
+}
+
+// serverStats is what servers last told of themselves. It belongs to autopilot's
+// goroutine.
+type serverStats struct {
+	at    time.Time
+	index uint64 // the last one of the leader's log then
+	all   map[raft.ServerID]*autopilot.ServerStats
 }
 
 func (n *Node) servers() map[raft.ServerID]raft.Server {
@@ -151,8 +164,34 @@ func (m *membership) AutopilotConfig() *autopilot.Config {
 // NotifyState hears of every look autopilot takes; Status shows the same.
 func (m *membership) NotifyState(*autopilot.State) {}
 
-// FetchServerStats asks each server how far it is, all at once.
+// FetchServerStats asks each server how far it is, all at once, or says what they told
+// a moment ago.
 func (m *membership) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
+	if m.knowsEnough(servers) {
+		return m.told.all
+	}
+	index := m.node.raft.LastIndex()
+	all := m.ask(ctx, servers)
+	m.told = serverStats{at: time.Now(), index: index, all: all}
+	return all
+}
+
+// knowsEnough says that to ask the servers again would not change what is done with
+// them: all are voters that have answered, and the log has hardly grown.
+func (m *membership) knowsEnough(servers map[raft.ServerID]*autopilot.Server) bool {
+	if time.Since(m.told.at) >= askVotersEvery || m.node.raft.LastIndex()-m.told.index > behindMax/2 || len(m.told.all) != len(servers) {
+		return false
+	}
+	known := m.node.servers()
+	for id := range servers {
+		if m.told.all[id] == nil || known[id].Suffrage != raft.Voter {
+			return false
+		}
+	}
+	return len(known) == len(servers)
+}
+
+func (m *membership) ask(ctx context.Context, servers map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
 	var mu sync.Mutex
 	out := map[raft.ServerID]*autopilot.ServerStats{}
 	var asking sync.WaitGroup
