@@ -197,6 +197,7 @@ func listenStream(listen, advertise string, clusterID []byte, secure Secure) (*s
 	if err := reachable(forOthers.String()); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+	l = briefListener{l}
 	if secure != nil {
 		guarded, err := secure.Listen(l)
 		if err != nil {
@@ -218,6 +219,17 @@ func listenStream(listen, advertise string, clusterID []byte, secure Secure) (*s
 	}
 	s.all.Go(s.accept)
 	return s, nil
+}
+
+// briefListener hands out brief connections.
+type briefListener struct{ net.Listener }
+
+func (l briefListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return brief(conn), nil
 }
 
 func (s *streamLayer) accept() {
@@ -302,6 +314,7 @@ func (s *streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (n
 	if err != nil {
 		return nil, unreachable{err}
 	}
+	conn = brief(conn)
 	if s.secure != nil {
 		if conn, err = s.shake(conn, id, limit); err != nil {
 			return nil, fmt.Errorf("server %s at %s: %w", id, hostport, err)
