@@ -2,6 +2,7 @@ package wsconn
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -204,9 +205,30 @@ func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err
 	}
 	u.conn.net = newHeldConn(raw, u.conn.signal)
+	r, err := smallReader(rw.Reader)
+	if err != nil {
+		return nil, nil, errors.Join(err, raw.Close())
+	}
 	// What goes through this writer ends in heldConn's buffer, so it need not be
 	// large; every connection has one for as long as it lives.
-	return u.conn.net, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(u.conn.net, writerBytes)), nil
+	return u.conn.net, bufio.NewReadWriter(r, bufio.NewWriterSize(u.conn.net, writerBytes)), nil
 }
 
-const writerBytes = 256
+// Every connection has a reader and a writer for as long as it lives. What is longer than
+// the reader is read past it.
+const (
+	readerBytes = 1 << 10
+	writerBytes = 256
+)
+
+// smallReader holds what the server's reader, four times as large, has read already: the
+// library takes that first, and resets the reader to the connection.
+func smallReader(r *bufio.Reader) (*bufio.Reader, error) {
+	early, err := r.Peek(r.Buffered())
+	if err != nil {
+		return nil, err
+	}
+	small := bufio.NewReaderSize(bytes.NewReader(early), max(readerBytes, len(early)))
+	_, err = small.Peek(len(early))
+	return small, err
+}

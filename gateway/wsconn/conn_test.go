@@ -120,15 +120,16 @@ type answer struct {
 	header http.Header
 }
 
-// raw connects and hands out the bare socket after the upgrade.
-func (h *house) raw() (net.Conn, *bufio.Reader, *Conn) {
+// raw connects and hands out the bare socket after the upgrade. early is sent right
+// behind the request.
+func (h *house) raw(early ...byte) (net.Conn, *bufio.Reader, *Conn) {
 	h.t.Helper()
 	socket, err := h.listener.Dial(context.Background(), "", "")
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	if _, err := io.WriteString(socket, "GET / HTTP/1.1\r\nHost: pulse.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
-		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: "+testProtocol+"\r\n\r\n"); err != nil {
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: "+testProtocol+"\r\n\r\n"+string(early)); err != nil {
 		h.t.Fatal(err)
 	}
 	r := bufio.NewReader(socket)
@@ -410,6 +411,26 @@ func TestWhatIsNoWebSocketEndsWithAProtocolError(t *testing.T) {
 				}
 				if code, err := closeCode(r); err != nil || code != CloseProtocolError {
 					t.Errorf("closed with %d, %v; want 1002", code, err)
+				}
+				_ = socket.Close()
+				<-h.causes
+			})
+		})
+	}
+}
+
+// The server's reader has it, or a part of it, before the connection is ours.
+func TestWhatIsSentRightBehindTheRequestIsNotLost(t *testing.T) {
+	for _, size := range []int{1, readerBytes - 100, readerBytes, 3 * readerBytes} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			bubble(t, Config{}, func(t *testing.T, h *house) {
+				got := make(chan string, 2)
+				h.receive = func(_ *Conn, m Message) { got <- string(m.Data) }
+				long := strings.Repeat("x", size)
+				socket, r, _ := h.raw(append(frame(0x81, []byte(long)), frame(0x81, []byte("y"))...)...)
+				go func() { _, _ = io.Copy(io.Discard, r) }()
+				if first, second := <-got, <-got; first != long || second != "y" {
+					t.Errorf("got %d bytes and %q", len(first), second)
 				}
 				_ = socket.Close()
 				<-h.causes
