@@ -182,6 +182,7 @@ func TestAfterAFailedWriteNothingIsDurableAnyMore(t *testing.T) {
 		}
 		waits := inBubble(func() error { return l.await(1, nil) })
 		under.ends <- syscall.EIO
+		synctest.Wait() // the log has heard of it
 		for what, err := range map[string]error{
 			"a later command": l.StoreLogs(logsOf(raft.LogCommand, 2)), "a later configuration": l.StoreLogs(logsOf(raft.LogConfiguration, 2)),
 			"waiting again": l.await(1, nil), "waiting for all": l.await(^uint64(0), nil),
