@@ -21,7 +21,9 @@
 //
 //	raft_test.go     the log as hashicorp/raft behaves: terms, pre-vote, leader lease,
 //	                 entries that wait in the leader's channel across a change of
-//	                 office, unsynced tails, InstallSnapshot, transfer of leadership
+//	                 office, commands that are sent ahead of the leader's disk
+//	                 (cluster/ahead.go), unsynced tails, InstallSnapshot, transfer
+//	                 of leadership
 //	node_test.go     a process and its disk: kill, power loss, start (cluster.Open)
 //	clock_test.go    cluster/clock.go, and the median rule of the semantics
 //	office_test.go   cluster/office.go, proposer.go, read.go and readindex.go

@@ -153,12 +153,28 @@ func (n *node) crash(power bool) {
 	n.s.kill(n.p)
 	n.s.hangUp(n.p, power)
 	must(n.m.Close())
+	ahead := n.r.ahead
 	n.m, n.r, n.office, n.inOffice = nil, nil, nil, false
-	if power {
+	switch {
+	case power:
 		n.losePower()
+	case ahead > n.d.synced:
+		n.loseMemory()
 	}
 	if n.s.chance(25) {
 		n.leaveHalfARestore()
+	}
+}
+
+// loseMemory cuts the log somewhere behind what is durable: entries that a leader had
+// stored ahead of its disk are written when their turn comes.
+func (n *node) loseMemory() {
+	d := n.d
+	end := d.base + uint64(len(d.log))
+	if kept := uint64(n.s.between(int64(d.synced), int64(end))); kept < end {
+		d.log = d.log[:kept-d.base]
+		n.s.say("%s loses its log from %d to %d", n.p.name, kept+1, end)
+		n.s.judge.count("entries lost ahead of a disk")
 	}
 }
 

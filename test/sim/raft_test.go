@@ -70,6 +70,8 @@ type raft struct {
 
 	commit, applied uint64
 	applying        bool
+	ahead           uint64   // the last entry that this node has stored ahead of its disk as a leader
+	calls           []func() // of other servers, to be looked at once that is durable
 
 	// of a leader
 	next, match  [3]uint64
@@ -129,6 +131,30 @@ func (r *raft) lastTerm() uint64 {
 
 func (r *raft) others() []int { return [...][]int{{1, 2}, {0, 2}, {0, 1}}[r.n.number] }
 
+// call is tell for what another server asks, which is looked at once all that the
+// node has stored ahead of its disk is durable (guard in the cluster).
+func (r *raft) call(to int, handle func(*raft)) {
+	r.tell(to, func(peer *raft) {
+		if len(peer.calls) == 0 && peer.settled() {
+			handle(peer)
+			return
+		}
+		peer.calls = append(peer.calls, func() { handle(peer) })
+	})
+}
+
+// settled says that nothing is stored ahead of the disk.
+func (r *raft) settled() bool { return r.ahead <= r.d.synced }
+
+// answerCalls looks at what had to wait.
+func (r *raft) answerCalls() {
+	for len(r.calls) > 0 && r.settled() && r.n.p.up {
+		handle := r.calls[0]
+		r.calls = r.calls[1:]
+		handle()
+	}
+}
+
 // tell sends a message to another node, to be handled by whatever life it is in.
 func (r *raft) tell(to int, handle func(*raft)) {
 	peer := r.s.nodes[to]
@@ -165,7 +191,7 @@ func (r *raft) look() {
 	round, votes, term := r.round, 1, r.d.term+1
 	me, last, lastTerm := r.n.number, r.lastIndex(), r.lastTerm()
 	for _, i := range r.others() {
-		r.tell(i, func(peer *raft) {
+		r.call(i, func(peer *raft) {
 			yes := peer.role != leader && r.s.now-peer.heard >= electionTimeout && peer.leaderID < 0 && term > peer.d.term && !peer.newer(last, lastTerm)
 			known := peer.d.term
 			peer.tell(me, func(r *raft) {
@@ -199,7 +225,7 @@ func (r *raft) stand(transfer bool) {
 	term, me, last, lastTerm := r.d.term, r.n.number, r.lastIndex(), r.lastTerm()
 	r.s.say("%s stands in term %d", r.n.p.name, term)
 	for _, i := range r.others() {
-		r.tell(i, func(peer *raft) {
+		r.call(i, func(peer *raft) {
 			if peer.leaderID >= 0 && peer.s.now-peer.heard < electionTimeout && !transfer {
 				return
 			}
@@ -288,19 +314,32 @@ func (r *raft) append(kind byte, data []byte, o *origin, done func(*fsm.Outcome,
 	if done != nil {
 		r.futures = append(r.futures, future{e.index, e.term, done})
 	}
-	// A leader writes before it sends.
-	r.sync(e, func() {
+	stored := func() {
 		if r.role != leader || r.d.term != e.term {
 			return
 		}
-		r.match[r.n.number] = max(r.match[r.n.number], e.index)
+		r.ahead = max(r.ahead, r.stored())
+		r.match[r.n.number] = max(r.match[r.n.number], r.stored())
 		r.advance()
 		for _, i := range r.others() {
 			if !r.busy[i] {
 				r.replicate(i)
 			}
 		}
-	})
+	}
+	// A leader sends its commands while it writes them, and counts itself (aheadLog
+	// in the cluster). Everything else it writes first.
+	stored()
+	r.sync(e, stored)
+}
+
+// stored is the last entry that a leader has on its disk, or ahead of it.
+func (r *raft) stored() uint64 {
+	to := r.d.synced
+	for to < r.lastIndex() && r.at(to+1).kind == kindCommand && r.at(to+1).term == r.d.term {
+		to++
+	}
+	return to
 }
 
 // sync makes the log durable up to an entry, and then goes on.
@@ -310,6 +349,8 @@ func (r *raft) sync(e *entry, then func()) {
 			r.d.synced = max(r.d.synced, e.index)
 		}
 		then()
+		r.applySoon()
+		r.answerCalls()
 	})
 }
 
@@ -343,11 +384,12 @@ func (r *raft) replicate(i int) {
 		r.install(i)
 		return
 	}
-	entries := r.d.log[prev-r.d.base : max(prev, r.d.synced)-r.d.base]
+	entries := r.d.log[prev-r.d.base : max(prev, r.stored())-r.d.base]
 	entries = slices.Clone(entries[:min(len(entries), appendMost)])
 	r.busy[i] = len(entries) > 0
-	me, term, commit, round := r.n.number, r.d.term, r.commit, r.verifying
-	r.tell(i, func(peer *raft) { peer.appended(me, term, prev, prevTerm, entries, commit, round) })
+	// What is not durable here is committed for nobody yet.
+	me, term, commit, round := r.n.number, r.d.term, min(r.commit, r.d.synced), r.verifying
+	r.call(i, func(peer *raft) { peer.appended(me, term, prev, prevTerm, entries, commit, round) })
 }
 
 // appended is a follower's side of replicate.
@@ -397,7 +439,7 @@ func (r *raft) appended(from int, term, prev, prevTerm uint64, entries []*entry,
 		}
 		reply(true, last)
 	}
-	if last <= r.d.synced {
+	if last <= max(r.d.synced, r.ahead) { // nothing to write; see call
 		settle()
 		return
 	}
@@ -424,7 +466,7 @@ func (r *raft) truncate(from uint64) {
 	r.s.say("%s drops its log from %d to %d", r.n.p.name, from, r.lastIndex())
 	r.s.judge.count("tails lost")
 	r.d.log = slices.Clone(r.d.log[:from-r.d.base-1])
-	r.d.synced = min(r.d.synced, from-1)
+	r.d.synced, r.ahead = min(r.d.synced, from-1), min(r.ahead, from-1)
 }
 
 // answered is the leader's side of a follower's answer.
@@ -449,12 +491,13 @@ func (r *raft) answered(from int, term, known uint64, ok bool, match, round uint
 	r.match[from] = max(r.match[from], match)
 	r.next[from] = max(r.next[from], r.match[from]+1)
 	r.advance()
-	if r.next[from] <= r.d.synced && !r.busy[from] {
+	if r.next[from] <= r.stored() && !r.busy[from] {
 		r.replicate(from)
 	}
 }
 
-// advance commits what a majority has durable.
+// advance commits what a majority has, of the leader itself what it may yet have to
+// write.
 func (r *raft) advance() {
 	m := r.match
 	slices.Sort(m[:])
@@ -499,7 +542,7 @@ func (r *raft) transfer(to int) {
 	r.transferring = true
 	term := r.d.term
 	r.s.say("%s hands leadership to n%d", r.n.p.name, to)
-	r.tell(to, func(peer *raft) {
+	r.call(to, func(peer *raft) {
 		if peer.d.term == term && peer.role == follower {
 			peer.stand(true)
 		}
@@ -509,14 +552,17 @@ func (r *raft) transfer(to int) {
 
 // --- application
 
+// mayApply is the last entry that is committed and durable here.
+func (r *raft) mayApply() uint64 { return min(r.commit, r.d.synced) }
+
 func (r *raft) applySoon() {
-	if r.applying || r.applied >= r.commit {
+	if r.applying || r.applied >= r.mayApply() {
 		return
 	}
 	r.applying = true
 	r.s.after(r.n.p, r.n.applyTime(), func() {
 		r.applying = false
-		for n := 0; r.applied < r.commit && n < applyMost; n++ {
+		for n := 0; r.applied < r.mayApply() && n < applyMost; n++ {
 			r.applied++
 			r.applyOne(r.at(r.applied))
 			if !r.n.p.up {
@@ -576,7 +622,7 @@ func (r *raft) install(i int) {
 	r.s.say("%s sends n%d its snapshot at %d", r.n.p.name, i, snap.index)
 	me, term := r.n.number, r.d.term
 	r.s.after(r.n.p, r.s.between(20*millis, 400*millis), func() {
-		r.tell(i, func(peer *raft) { peer.installed(me, term, snap, stream) })
+		r.call(i, func(peer *raft) { peer.installed(me, term, snap, stream) })
 	})
 }
 
@@ -623,6 +669,7 @@ func (r *raft) installed(from int, term uint64, snap *snap, stream []byte) {
 	}
 	r.d.base, r.d.baseTerm = snap.index, snap.term
 	r.d.synced = max(min(r.d.synced, r.lastIndex()), snap.index)
+	r.ahead = min(r.ahead, r.d.synced)
 	r.applied, r.commit = snap.index, max(r.commit, snap.index)
 	if r.commit > r.lastIndex() {
 		r.commit = snap.index
