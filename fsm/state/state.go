@@ -92,7 +92,7 @@ func StoreOptions() *pebble.Options {
 		CacheSize:                   cacheBytes,
 		DisableWAL:                  true,
 		FormatMajorVersion:          pebble.FormatNewest,
-		MemTableSize:                16 << 20,
+		MemTableSize:                32 << 20,
 		MemTableStopWritesThreshold: 4,
 		// Tables of consecutive flushes overlap by what was under way between
 		// them; several are merged at a time, so that less is written twice.
