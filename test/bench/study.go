@@ -20,6 +20,7 @@ type study struct {
 // studies are in the order of the goals in docs/performance.md.
 var studies = []study{
 	{"memory", "a node with tasks waiting, with small and with larger payloads", studyMemory},
+	{"drain", "a node is loaded with tasks, and workers do them all", studyDrain},
 	{"flat", "throughput with tasks waiting, and with tasks that are over kept, against none", studyFlat},
 	{"restart", "kill -9 with tasks waiting, until ready", studyRestart},
 	{"snapshot", "latency of submissions while a snapshot is taken and streamed", studySnapshot},
