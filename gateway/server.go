@@ -143,6 +143,7 @@ func (s *Server) track(c net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		s.open[c] = struct{}{}
+	case http.StateActive, http.StateIdle: // it stays
 	case http.StateHijacked, http.StateClosed:
 		delete(s.open, c)
 		if len(s.open) == 0 && s.leaving.Load() {

@@ -15,7 +15,7 @@ func TestRowsAreChosenByName(t *testing.T) {
 		want         string
 		life, pickup bool
 	}{
-		{"", "memory flat restart snapshot copies follower keys idle cancel", true, true},
+		{"", "memory drain flat restart snapshot copies follower keys idle cancel", true, true},
 		{"life", "", true, false},
 		{"pickup,restart, idle", "restart idle", false, true},
 	} {
