@@ -22,8 +22,8 @@ import (
 
 const (
 	// copiedPerSecond bounds, in bytes, what is read in one place to be written in
-	// another: twice of what a follower that is sent a snapshot is promised.
-	copiedPerSecond = 100 << 20
+	// another: half as much again as a follower that is sent a snapshot is promised.
+	copiedPerSecond = 84 << 20
 	// readPerSecond bounds what is only read and summed. It costs the processors,
 	// and hardly the disk: most of it has been written, or is read again, in the
 	// same minute.
