@@ -30,8 +30,8 @@ type Server struct {
 	mu       sync.Mutex
 	listener *listener // nil before Serve
 	aborted  bool
-	open     map[net.Conn]struct{} // connections that speak HTTP
-	alone    chan struct{}         // closed when open gets empty after Shutdown was called
+	open     int           // connections that speak HTTP
+	alone    chan struct{} // closed when open is 0 after Shutdown was called
 }
 
 // New checks the config.
@@ -40,7 +40,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, open: make(map[net.Conn]struct{}), alone: make(chan struct{})}
+	s := &Server{cfg: cfg, alone: make(chan struct{})}
 	g := &guard{api: cfg.API, next: http.HandlerFunc(s.route), auth: cfg.Auth}
 	for _, host := range cfg.Hosts {
 		g.hosts = append(g.hosts, strings.ToLower(host))
@@ -102,7 +102,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.leaving.Store(true)
 	s.cfg.API.Drain()
 	s.mu.Lock()
-	if len(s.open) == 0 {
+	if s.open == 0 {
 		s.endAlone()
 	}
 	own := s.listener
@@ -137,16 +137,15 @@ func (s *Server) farewell(next http.Handler) http.Handler {
 }
 
 // track keeps account of the connections that Shutdown waits for.
-func (s *Server) track(c net.Conn, state http.ConnState) {
+func (s *Server) track(_ net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch state {
 	case http.StateNew:
-		s.open[c] = struct{}{}
+		s.open++
 	case http.StateActive, http.StateIdle: // it stays
 	case http.StateHijacked, http.StateClosed:
-		delete(s.open, c)
-		if len(s.open) == 0 && s.leaving.Load() {
+		if s.open--; s.open == 0 && s.leaving.Load() {
 			s.endAlone()
 		}
 	}

@@ -10,25 +10,10 @@ import (
 
 // CopyTask returns a task row that may be changed.
 func CopyTask(t *pb.TaskRow) *pb.TaskRow {
-	return &pb.TaskRow{
-		Format: t.Format, Id: t.Id, NamespaceId: t.NamespaceId, QueueId: t.QueueId,
-		State: t.State, Revision: t.Revision, Handler: t.Handler, HandlerVersion: t.HandlerVersion,
-		PayloadVersion: t.PayloadVersion, PayloadDigest: t.PayloadDigest, PayloadBytes: t.PayloadBytes,
-		ResultDigest: t.ResultDigest, ResultBytes: t.ResultBytes, BusinessKey: t.BusinessKey,
-		ConcurrencyKey: t.ConcurrencyKey, Priority: t.Priority, AvailableAtUs: t.AvailableAtUs,
-		StartDeadlineAtUs: t.StartDeadlineAtUs, DeadlineAtUs: t.DeadlineAtUs,
-		RecoverySafety: t.RecoverySafety, Retry: t.Retry, AttemptCount: t.AttemptCount,
-		AttemptsExtra: t.AttemptsExtra, CancelRequestedAtUs: t.CancelRequestedAtUs,
-		CompletedAtUs: t.CompletedAtUs, CreatedAtUs: t.CreatedAtUs, UpdatedAtUs: t.UpdatedAtUs,
-		EffectUncertain: t.EffectUncertain, RetryOf: t.RetryOf, ErrorCode: t.ErrorCode, Park: t.Park,
-		Started: t.Started, Traced: t.Traced, UnstartedOffers: t.UnstartedOffers, AttemptId: t.AttemptId,
-		AttemptEpoch: t.AttemptEpoch, KeyToken: t.KeyToken, SubmissionHash: t.SubmissionHash,
-		RememberedUntilUs: t.RememberedUntilUs, RetentionMs: t.RetentionMs,
-		CreatedCommandId: t.CreatedCommandId, ReviewCause: t.ReviewCause,
-		EventIndex: t.EventIndex, EventPlace: t.EventPlace,
-		ScheduleId: t.ScheduleId, NominalAtUs: t.NominalAtUs,
-		ReviewSinceUs: t.ReviewSinceUs, Decision: t.Decision, RetriedAs: t.RetriedAs,
-	}
+	c := &pb.TaskRow{}
+	copyFixed(c, t)
+	copyMoving(c, t)
+	return c
 }
 
 // CopyAttempt returns an attempt row that may be changed.

@@ -70,9 +70,7 @@ func (g *gathering) submit(ctx context.Context, cmd *pb.Command) (*gathered, int
 		g.next = nil
 	}
 	g.mu.Unlock()
-	g.hub.counters.Commands.Add(uint64(len(all.cmds)))
-	g.hub.counters.Batches.Add(1)
-	all.results, all.err = g.hub.submit(context.WithoutCancel(ctx), all.cmds) // others wait for it, too
+	all.results, all.err = g.hub.carry(context.WithoutCancel(ctx), all.cmds) // others wait for it, too
 	close(all.done)
 	return all, place
 }

@@ -129,14 +129,19 @@ func (p *pipeline) run(ctx context.Context) {
 			p.done(batch)
 			continue
 		}
-		p.hub.counters.Commands.Add(uint64(len(cmds)))
-		p.hub.counters.Batches.Add(1)
-		results, err := p.hub.submit(ctx, cmds)
+		results, err := p.hub.carry(ctx, cmds)
 		for i, c := range batch {
 			c.reply(outcome(results, i, len(batch), err))
 		}
 		p.done(batch)
 	}
+}
+
+// carry submits a batch of what workers say, and counts it.
+func (h *Hub) carry(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, error) {
+	h.counters.Commands.Add(uint64(len(cmds)))
+	h.counters.Batches.Add(1)
+	return h.submit(ctx, cmds)
 }
 
 func (h *Hub) submit(ctx context.Context, cmds []*pb.Command) ([]*pb.Result, error) {
